@@ -4,18 +4,6 @@ import contextlib
 import importlib
 import pkgutil
 
-import torch
-import torch._dynamo
-import torch._inductor.config
-import torch.distributed
-import torch.distributed.checkpoint
-import torch.distributed.checkpoint.state_dict
-import torch.distributed.device_mesh
-import torch.distributed.fsdp
-import torch.distributed.pipelining
-import torch.distributed.tensor
-import torch.distributed.tensor.parallel
-
 import meshwright
 
 for module in pkgutil.walk_packages(meshwright.__path__, "meshwright."):

@@ -26,7 +26,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a rank failed: its traceback, the clock when it did (monotonic), and the error itself if it pickles."""
+    """Why a rank failed: its traceback, when (monotonic clock), and the error itself if it pickles."""
 
     rank: int
     time: float
@@ -126,7 +126,7 @@ def _failure(rank: int, error: BaseException) -> Failure:
 
 
 def _redirect_output(job: Job) -> None:
-    """Own files for output and for the stacks that SIGUSR1 asks for: the server's stdout is pytest's capture."""
+    """Own files for output and for the stacks that SIGUSR1 asks for; stdout here is pytest's capture."""
     log = os.open(log_path(job.folder, job.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

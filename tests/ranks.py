@@ -11,8 +11,7 @@
         assert run_ranks(body, 2, 3.0) == [6.0, 6.0]
 
 Every rank has the default process group, one compute thread, RANK / LOCAL_RANK / WORLD_SIZE set, seed 0 and
-NaN in all uninitialised memory. This side never imports torch, so that unit tests that share a session with it
-stay cheap.
+NaN in all uninitialised memory. This side never imports torch, so that it stays cheap to import.
 """
 
 import contextlib
@@ -52,9 +51,7 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.args[0]}"""'
 
 
-def run_ranks(
-    fn: Callable[..., Any], world_size: int, *args: Any, timeout: float = 120, **kwargs: Any
-) -> list[Any]:
+def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, timeout: float = 120, **kwargs: Any) -> list[Any]:
     """Results of ``fn(*args, **kwargs)`` on ranks 0 .. world_size - 1, in rank order.
 
     Args:
@@ -95,7 +92,7 @@ def _start(
 
 
 def _ensure_server(context: Any) -> None:
-    """Start the fork server once per session. It inherits sys.path by environment: 3.11 drops it otherwise."""
+    """Start the fork server once per session. It gets sys.path by environment: 3.11 drops it otherwise."""
     context.set_forkserver_preload(["rank_worker", "rank_preload", "pytest"])
     here = str(Path(__file__).parent)
     with _environment(PYTHONPATH=os.pathsep.join([here, *filter(None, sys.path)]), OMP_NUM_THREADS="1"):
@@ -145,12 +142,8 @@ class _Ranks:
         except EOFError:
             self.processes[rank].join(5)
             code = self.processes[rank].exitcode
-            how = (
-                f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with {code}"
-            )
-            return rank_worker.Failure(
-                rank, time.monotonic(), f"rank {rank} {how} before it gave a result", None
-            )
+            how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with {code}"
+            return rank_worker.Failure(rank, time.monotonic(), f"rank {rank} {how} before it gave a result", None)
 
     def _raise(self, failure: rank_worker.Failure) -> None:
         error = pickle.loads(failure.error) if failure.error else RanksFailed(failure.text)

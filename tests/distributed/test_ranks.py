@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+
 from ranks import RanksFailed, RanksTimedOut, run_ranks
 
 
