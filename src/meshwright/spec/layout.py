@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MeshDim = Literal["data", "pipeline", "context", "model"]
-PipelineSchedule = Literal["gpipe", "1f1b"]
+PipelineSchedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
 
 DEFAULT_MESH_ORDER: tuple[MeshDim, ...] = ("data", "pipeline", "context", "model")
 
