@@ -1,0 +1,283 @@
+"""Token files in Megatron's ``.bin/.idx`` format, version 1.
+
+Byte layout as written by megatron-core's ``IndexedDatasetBuilder``
+(github.com/NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py), all little-endian:
+
+* ``.bin``: the token ids of all sequences, one after another, nothing else.
+* ``.idx``: 9 bytes magic, uint64 version (1), uint8 dtype code, uint64 number of sequences, uint64 number of
+  document borders, then int32 tokens per sequence, int64 byte offset of each sequence in ``.bin``, int64
+  document borders (sequence numbers, from 0 to the number of sequences).
+
+Here every document is one sequence, so there is one border more than there are sequences.
+"""
+
+import os
+import struct
+from array import array
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.data.errors import DataError
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+DTYPE_OF_CODE: dict[int, np.dtype] = {
+    1: np.dtype("u1"),
+    2: np.dtype("i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    8: np.dtype("<u2"),
+}
+CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
+LONGEST_DOCUMENT = 2**31 - 1
+
+Tokens = npt.NDArray[np.integer[Any]]
+
+
+def dtype_for_vocab(vocab_size: int) -> np.dtype:
+    """uint16 below 65500 ids, else int32: megatron-core's rule."""
+    return np.dtype("<u2") if vocab_size < 65500 else np.dtype("<i4")
+
+
+def bin_path(prefix: Path) -> Path:
+    """The token file of a prefix."""
+    return Path(f"{prefix}.bin")
+
+
+def idx_path(prefix: Path) -> Path:
+    """The index file of a prefix."""
+    return Path(f"{prefix}.idx")
+
+
+def strip_suffix(path: str | Path) -> Path:
+    """The prefix meant by a path that may end in ``.bin`` or ``.idx``."""
+    path = Path(path)
+    return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
+
+
+def write_index(path: Path, lengths: npt.NDArray[np.int32], dtype: np.dtype) -> None:
+    """Write an ``.idx`` file for documents of ``lengths`` tokens (int32 [documents]) of ``dtype``."""
+    pointers = np.zeros(len(lengths), "<i8")
+    np.cumsum(lengths[:-1], dtype=np.int64, out=pointers[1:])
+    pointers *= dtype.itemsize
+    with open(path, "wb") as file:
+        file.write(HEADER.pack(MAGIC, 1, CODE_OF_DTYPE[dtype], len(lengths), len(lengths) + 1))
+        file.write(lengths.astype("<i4").tobytes())
+        file.write(pointers.tobytes())
+        file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class IndexedWriter:
+    """Writes one token file pair; nothing appears under the final names before ``finalize``.
+
+    Used as a context manager it finalizes at the end of the block and removes its files on an exception.
+    """
+
+    def __init__(self, prefix: str | Path, *, vocab_size: int) -> None:
+        self.prefix = strip_suffix(prefix)
+        self.vocab_size = vocab_size
+        self.dtype = dtype_for_vocab(vocab_size)
+        self._lengths = array("i")
+        self._tokens = 0
+        self._partial_bin = Path(f"{self.prefix}.bin.partial")
+        self._partial_idx = Path(f"{self.prefix}.idx.partial")
+        self._file = open(self._partial_bin, "wb")  # noqa: SIM115 (closed by finalize or abort)
+
+    @property
+    def documents(self) -> int:
+        """Documents added so far."""
+        return len(self._lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens added so far."""
+        return self._tokens
+
+    def add_document(self, tokens: Tokens) -> None:
+        """Append one document: token ids, integer [tokens]. Raises DataError as ``add_documents``."""
+        self.add_documents(tokens, np.array([len(tokens)]))
+
+    def add_documents(self, tokens: Tokens, lengths: npt.NDArray[np.integer[Any]]) -> None:
+        """Append documents: their ids one after another, integer [sum of lengths], and tokens in each.
+
+        Raises:
+            DataError: an id outside the vocabulary, or a document longer than int32 can count.
+        """
+        if len(tokens) != int(lengths.sum()):
+            raise ValueError(f"{len(tokens)} tokens for documents of {int(lengths.sum())}")
+        self._check(tokens, lengths)
+        self._file.write(tokens.astype(self.dtype).tobytes())
+        self._lengths.extend(lengths.tolist())
+        self._tokens += len(tokens)
+
+    def _check(self, tokens: Tokens, lengths: npt.NDArray[np.integer[Any]]) -> None:
+        if len(lengths) and lengths.max() > LONGEST_DOCUMENT:
+            number = self.documents + int(lengths.argmax())
+            raise DataError(
+                f"{bin_path(self.prefix)}: document {number} has {lengths.max()} tokens; the format's int32 "
+                f"length holds at most {LONGEST_DOCUMENT}"
+            )
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.vocab_size:
+            at = int(np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))[0])
+            raise DataError(
+                f"{bin_path(self.prefix)}: token {self._tokens + at} would be id {tokens[at]}, outside the "
+                f"vocabulary of {self.vocab_size}"
+            )
+
+    def finalize(self) -> None:
+        """Flush to disk and rename to the final names, the index last: a pair with an index is complete."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        write_index(self._partial_idx, np.frombuffer(self._lengths, np.int32), self.dtype)
+        # An old index must never stand beside new tokens, not even for a moment.
+        idx_path(self.prefix).unlink(missing_ok=True)
+        os.replace(self._partial_bin, bin_path(self.prefix))
+        os.replace(self._partial_idx, idx_path(self.prefix))
+
+    def abort(self) -> None:
+        """Remove what was written so far."""
+        self._file.close()
+        self._partial_bin.unlink(missing_ok=True)
+        self._partial_idx.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finalize()
+        else:
+            self.abort()
+
+
+class IndexedDataset:
+    """A token file pair, memory mapped: opening costs the same for any size.
+
+    Attributes:
+        dtype: dtype of the stored ids.
+        lengths: int32 [sequences], tokens of each.
+        pointers: int64 [sequences], byte offset of each in ``.bin``.
+        borders: int64 [documents + 1], first sequence of each document, then the number of sequences.
+        tokens: all ids of the file in order, ``dtype`` [total tokens], read from disk as they are touched.
+    """
+
+    def __init__(
+        self, prefix: str | Path, *, dtype: npt.DTypeLike | None = None, vocab_size: int | None = None
+    ) -> None:
+        """Open and check the pair.
+
+        Args:
+            dtype: refuse a file that stores ids in another dtype.
+            vocab_size: refuse a file whose dtype says it was written for a larger or smaller vocabulary.
+
+        Raises:
+            DataError: a file is missing, truncated, not in this format, or of the wrong dtype.
+        """
+        self.prefix = strip_suffix(prefix)
+        self.bin_path, self.idx_path = bin_path(self.prefix), idx_path(self.prefix)
+        self._expected = (dtype, vocab_size)
+        for path in (self.idx_path, self.bin_path):
+            if not path.is_file():
+                raise DataError(f"{path}: no such file; `meshwright data prepare` writes it")
+        self._open_index()
+        self._check_dtype(dtype, vocab_size)
+        self._open_tokens()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickling a memmap would copy the whole corpus; another process opens the files again.
+        return _reopen, (self.prefix, *self._expected)
+
+    def _open_index(self) -> None:
+        path = self.idx_path
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            head = file.read(HEADER.size)
+        if head[: len(MAGIC)] != MAGIC:
+            raise DataError(f"{path}: byte 0: expected {MAGIC!r}, found {head[:9]!r}: not a Megatron index file")
+        if len(head) < HEADER.size:
+            raise DataError(f"{path}: truncated at byte {size}: the header has {HEADER.size} bytes")
+        _, version, code, sequences, borders = HEADER.unpack(head)
+        if version != 1:
+            raise DataError(f"{path}: byte 9: version {version}, only version 1 is known")
+        if code not in DTYPE_OF_CODE:
+            raise DataError(f"{path}: byte 17: dtype code {code} is no integer; known: {sorted(DTYPE_OF_CODE)}")
+        self.dtype = DTYPE_OF_CODE[code]
+        needed = HEADER.size + 12 * sequences + 8 * borders
+        if size == needed + sequences and sequences:
+            raise DataError(f"{path}: a multimodal index (a mode per sequence), which is not supported")
+        if size != needed:
+            problem = "truncated" if size < needed else "longer than its header says"
+            raise DataError(
+                f"{path}: {problem}: {size} bytes, but {sequences} sequences and {borders} document borders "
+                f"need {needed}"
+            )
+        buffer = np.memmap(path, np.uint8, "r")
+        at = HEADER.size
+        self.lengths: npt.NDArray[np.int32] = np.frombuffer(buffer, "<i4", sequences, at)
+        self.pointers: npt.NDArray[np.int64] = np.frombuffer(buffer, "<i8", sequences, at + 4 * sequences)
+        self.borders: npt.NDArray[np.int64] = np.frombuffer(buffer, "<i8", borders, at + 12 * sequences)
+        if borders < 1 or self.borders[0] != 0 or self.borders[-1] != sequences:
+            raise DataError(f"{path}: byte {at + 12 * sequences}: document borders do not span the sequences")
+
+    def _check_dtype(self, dtype: npt.DTypeLike | None, vocab_size: int | None) -> None:
+        if dtype is not None and np.dtype(dtype) != self.dtype:
+            raise DataError(f"{self.idx_path}: byte 17: ids are {self.dtype}, not {np.dtype(dtype)}")
+        if vocab_size is not None and vocab_size > np.iinfo(self.dtype).max + 1:
+            raise DataError(
+                f"{self.idx_path}: byte 17: ids are {self.dtype}, too narrow for a vocabulary of {vocab_size}; "
+                "the corpus was written with another tokenizer"
+            )
+
+    def _open_tokens(self) -> None:
+        size = self.bin_path.stat().st_size
+        width = self.dtype.itemsize
+        needed = int(self.pointers[-1]) + int(self.lengths[-1]) * width if len(self) else 0
+        if size != needed:
+            problem = "truncated" if size < needed else "longer than its index says"
+            raise DataError(f"{self.bin_path}: {problem}: {size} bytes, {self.idx_path} needs {needed}")
+        self.tokens: Tokens = np.memmap(self.bin_path, self.dtype, "r") if size else np.empty(0, self.dtype)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return len(self.borders) - 1
+
+    def sequence(self, number: int) -> Tokens:
+        """Ids of one sequence, a view into the file, ``dtype`` [tokens]."""
+        start = int(self.pointers[number]) // self.dtype.itemsize
+        return self.tokens[start : start + int(self.lengths[number])]
+
+    def verify(self) -> None:
+        """Check every entry of the index (opening checks only sizes and ends).
+
+        Raises:
+            DataError: sequences overlap or leave gaps, or document borders run backwards.
+        """
+        ends = np.cumsum(self.lengths, dtype=np.int64) * self.dtype.itemsize
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if len(self) else ends
+        wrong = np.flatnonzero((self.pointers != starts) | (self.lengths < 0))
+        if len(wrong):
+            raise DataError(
+                f"{self.idx_path}: sequence {wrong[0]}: starts at byte {self.pointers[wrong[0]]} of the token "
+                f"file, expected {starts[wrong[0]]}"
+            )
+        backwards = np.flatnonzero(np.diff(self.borders) < 0)
+        if len(backwards):
+            raise DataError(f"{self.idx_path}: document {backwards[0]}: ends before it starts")
+
+
+def _reopen(prefix: Path, dtype: npt.DTypeLike | None, vocab_size: int | None) -> IndexedDataset:
+    return IndexedDataset(prefix, dtype=dtype, vocab_size=vocab_size)
