@@ -1,0 +1,160 @@
+"""Samples of seq_length tokens over one or several token files.
+
+Shapes: N samples asked for, S seq_length.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from meshwright.data.errors import DataError
+from meshwright.data.indexed import IndexedDataset, strip_suffix
+from meshwright.data.order import Int64s
+from meshwright.data.record import load_record
+
+IGNORED = -100
+FINGERPRINT_BYTES = 1 << 20
+
+
+class SampleSource(Protocol):
+    """What the loader asks of a data set; a source decides which positions are supervised."""
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples."""
+        ...
+
+    def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
+        """Tokens and labels, int64 [N, S] each, of sample numbers int64 [N]."""
+        ...
+
+
+class TokenDataset:
+    """Windows of ``seq_length + 1`` tokens, ``seq_length`` apart, over the concatenated token stream.
+
+    Neighbouring windows share one token, so every token but the first is a label exactly once; documents
+    follow one another inside a window, divided by their end-of-text tokens. Without ``pad_last`` the rest
+    that does not fill a window is left out; with it the last window is filled up with unsupervised zeros.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        seq_length: int,
+        *,
+        vocab_size: int | None = None,
+        weights: Sequence[float | None] | None = None,
+        pad_last: bool = False,
+    ) -> None:
+        """Open the token files.
+
+        Args:
+            paths: prefixes of ``.bin/.idx`` pairs.
+            vocab_size: of the model; ids must be below it. Checked here against each corpus record and, as
+                samples are read, against the ids themselves.
+            weights: only equal or absent ones in this version.
+
+        Raises:
+            DataError: a corpus is missing, damaged, too short, or of another vocabulary.
+        """
+        if not paths:
+            raise DataError("dataset.paths is empty: name at least one prefix of a .bin/.idx pair")
+        if weights is not None and len(set(weights)) > 1:
+            raise DataError(
+                f"dataset.paths: weights {list(weights)} differ, and blending by weight is not supported yet: "
+                "remove them to concatenate the corpora in the given order"
+            )
+        self.seq_length = seq_length
+        self.vocab_size = vocab_size
+        self.files = [_open(strip_suffix(path), vocab_size) for path in paths]
+        self._starts = np.cumsum([0] + [len(file.tokens) for file in self.files], dtype=np.int64)
+        self.num_tokens = int(self._starts[-1])
+        predicted = max(0, self.num_tokens - 1)
+        self.num_samples = -(-predicted // seq_length) if pad_last else predicted // seq_length
+        if self.num_samples == 0:
+            needed = 2 if pad_last else seq_length + 1
+            raise DataError(
+                f"{', '.join(str(file.prefix) for file in self.files)}: {self.num_tokens} tokens, too few for "
+                f"one sample: seq_length {seq_length} needs at least {needed}"
+            )
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, sample: int) -> Int64s:
+        """The window of one sample, int64 [S + 1] (shorter for the last one under ``pad_last``)."""
+        if not 0 <= sample < self.num_samples:
+            raise IndexError(f"sample {sample} of {self.num_samples}")
+        start = sample * self.seq_length
+        return self._read(start, min(start + self.seq_length + 1, self.num_tokens))
+
+    def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
+        """Tokens and labels, int64 [N, S] each; sample -1 gives a row without supervised tokens.
+
+        ``labels[:, t]`` is the token after ``tokens[:, t]``, or -100 where nothing is to be predicted.
+
+        Raises:
+            DataError: an id outside the vocabulary, with file and position.
+        """
+        tokens = np.zeros((len(samples), self.seq_length), np.int64)
+        labels = np.full((len(samples), self.seq_length), IGNORED, np.int64)
+        for row, sample in enumerate(samples.tolist()):
+            if sample < 0:
+                continue
+            window = self[sample]
+            tokens[row, : len(window) - 1] = window[:-1]
+            labels[row, : len(window) - 1] = window[1:]
+        return tokens, labels
+
+    def _read(self, start: int, stop: int) -> Int64s:
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        out = np.empty(stop - start, np.int64)
+        at = start
+        for number in range(first, len(self.files)):
+            if at == stop:
+                break
+            offset = int(self._starts[number])
+            end = min(stop, int(self._starts[number + 1]))
+            out[at - start : end - start] = self.files[number].tokens[at - offset : end - offset]
+            at = end
+        self._check_ids(out, start)
+        return out
+
+    def _check_ids(self, ids: Int64s, start: int) -> None:
+        if self.vocab_size is None or (ids.min() >= 0 and ids.max() < self.vocab_size):
+            return
+        at = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
+        number = int(np.searchsorted(self._starts, start + at, side="right")) - 1
+        file, token = self.files[number], start + at - int(self._starts[number])
+        raise DataError(
+            f"{file.bin_path}: token {token} (byte {token * file.dtype.itemsize}) is id {ids[at]}, outside the "
+            f"vocabulary of {self.vocab_size}"
+        )
+
+    def fingerprint(self) -> str:
+        """sha256 hex of the data's identity: index files, token file sizes, first and last MiB of tokens."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            digest.update(file.idx_path.read_bytes())
+            size = file.bin_path.stat().st_size
+            digest.update(size.to_bytes(8, "little"))
+            with open(file.bin_path, "rb") as raw:
+                digest.update(raw.read(FINGERPRINT_BYTES))
+                raw.seek(max(0, size - FINGERPRINT_BYTES))
+                digest.update(raw.read(FINGERPRINT_BYTES))
+        return digest.hexdigest()
+
+
+def _open(prefix: Path, vocab_size: int | None) -> IndexedDataset:
+    record = load_record(prefix)
+    if record is None:
+        return IndexedDataset(prefix, vocab_size=vocab_size)
+    if vocab_size is not None and record.vocab_size > vocab_size:
+        raise DataError(
+            f"{prefix}: tokenized with a vocabulary of {record.vocab_size}, but model.vocab_size is "
+            f"{vocab_size}; it must be at least {record.vocab_size}"
+        )
+    return IndexedDataset(prefix, dtype=record.dtype, vocab_size=record.vocab_size)
