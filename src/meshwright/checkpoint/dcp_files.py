@@ -1,0 +1,119 @@
+"""torch.distributed.checkpoint's parts, made fit for folders that are committed as a whole.
+
+On top of DCP: ranks without anything to write leave no empty file, bytes are hashed on the way to the disk, a
+disk that is too small is told before the first byte, and reading the metadata cannot run code.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from meshwright.checkpoint.files import FileRecord, free_bytes, hashed_file
+
+METADATA = ".metadata"
+
+
+class HashingFileSystem(FileSystem):
+    """Collects size and hash of every file written, by name."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, FileRecord] = {}
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[Any]:
+        with hashed_file(Path(path), self.records) as stream:
+            yield stream
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.records[Path(new_path).name] = self.records.pop(Path(path).name)
+
+
+class Writer(FileSystemWriter):
+    """Writes through ``files`` and raises the operating system's own error, which torch.save hides."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, sync_files=False)
+        self.files = HashingFileSystem()
+        self.fs = self.files
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        if not plan.items:
+            nothing: Future[list[WriteResult]] = Future()
+            nothing.set_result([])
+            return nothing
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            raise _os_error_behind(error) or error from None
+
+
+class Planner(DefaultSavePlanner):
+    """Writes blocks held by several ranks once. On the first rank ``total_bytes`` is the size of them all."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.folder = folder
+        self.total_bytes = 0
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        self.total_bytes = sum(item.tensor_storage_size() or 0 for plan in plans for item in plan.items)
+        if self.total_bytes > free_bytes(self.folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+        return plans, metadata
+
+
+class Reader(FileSystemReader):
+    """Reads DCP's metadata with an unpickler that knows only what DCP writes."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with (Path(self.path) / METADATA).open("rb") as stream:
+            metadata: Metadata = _MetadataUnpickler(stream).load()
+        return metadata
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    _DCP = "torch.distributed.checkpoint"
+    _NAMES = {
+        (f"{_DCP}.metadata", "Metadata"),
+        (f"{_DCP}.metadata", "MetadataIndex"),
+        (f"{_DCP}.metadata", "StorageMeta"),
+        (f"{_DCP}.metadata", "ChunkStorageMetadata"),
+        (f"{_DCP}.metadata", "TensorStorageMetadata"),
+        (f"{_DCP}.metadata", "BytesStorageMetadata"),
+        (f"{_DCP}.metadata", "TensorProperties"),
+        (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"),
+        (f"{_DCP}.filesystem", "_StorageInfo"),
+        ("torch.serialization", "_get_layout"),
+        ("torch", "Size"),
+        ("pathlib", "PosixPath"),
+        ("pathlib._local", "PosixPath"),
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or (module, name) in self._NAMES:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{METADATA} refers to {module}.{name}, which no checkpoint needs")
+
+
+def _os_error_behind(error: BaseException) -> OSError | None:
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
