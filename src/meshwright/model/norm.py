@@ -5,8 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x / rms(x) * weight`` over the last dimension (arXiv:1910.07467), computed in fp32, in the dtype of ``x``."""
+    with torch.autocast(x.device.type, enabled=False):
+        return F.rms_norm(x.float(), (weight.shape[0],), weight.float(), eps).to(x.dtype)
+
+
 class RMSNorm(nn.Module):
-    """``x / rms(x) * weight`` (arXiv:1910.07467), computed in fp32 and returned in the dtype of ``x``."""
+    """`rms_norm` with a learned weight."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -15,6 +21,4 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of ``x``."""
-        with torch.autocast(x.device.type, enabled=False):
-            weight = self.weight.float()
-            return F.rms_norm(x.float(), (weight.shape[0],), weight, self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)

@@ -1,0 +1,127 @@
+"""From a model and a layout to what one rank runs."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from meshwright.model.decoder import Decoder
+from meshwright.model.init import init_weights
+from meshwright.parallel.mesh import Mesh
+from meshwright.parallel.pipeline import PipelineExecutor, cut
+from meshwright.parallel.precision import Formats, apply_autocast
+from meshwright.parallel.recompute import apply_recompute
+from meshwright.parallel.tensor import apply_tensor
+from meshwright.parallel.zero import apply_zero, begin_backward, free_gathered_weights
+from meshwright.spec.layout import Layout
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.training import TrainSpec
+
+
+class Executor(Protocol):
+    """Runs the micro-batches of one step; see `PipelineExecutor` for the contract of both methods."""
+
+    def forward_backward(self, tokens: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+        """Accumulate gradients; return the weighted loss of the local batch."""
+        ...
+
+    def evaluate(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of token losses of the local batch."""
+        ...
+
+
+class MicroBatchExecutor:
+    """Runs micro-batches one after the other through a model that is whole along its depth."""
+
+    def __init__(self, model: Decoder, layout: Layout, micro_batch_num: int) -> None:
+        self._model, self._layout, self._micro_batch_num = model, layout, micro_batch_num
+
+    def forward_backward(self, tokens: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+        """See `PipelineExecutor.forward_backward`."""
+        total = torch.zeros_like(weight)
+        pairs = list(zip(*(t.chunk(self._micro_batch_num) for t in (tokens, labels)), strict=True))
+        for number, (micro_tokens, micro_labels) in enumerate(pairs, start=1):
+            begin_backward(self._model, self._layout, last=number == len(pairs))
+            loss = self._model(micro_tokens, micro_labels) * weight
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """See `PipelineExecutor.evaluate`."""
+        pairs = zip(*(t.chunk(self._micro_batch_num) for t in (tokens, labels)), strict=True)
+        total = torch.stack([self._model(*pair) for pair in pairs]).sum()
+        free_gathered_weights(self._model)
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelModel:
+    """This rank's part of the model and the way to run it."""
+
+    model: Decoder
+    executor: Executor
+
+
+def parallelize(
+    spec: ModelSpec, layout: Layout, train: TrainSpec, *, mesh: Mesh, device: torch.device, formats: Formats
+) -> ParallelModel:
+    """Build this rank's part of the model with its initial weights, in the order that the package names.
+
+    The model is built on the meta device, so no rank ever holds more than its part.
+    """
+    with torch.device("meta"):
+        model = Decoder(spec, seq_length=train.seq_length, loss_chunk_tokens=train.loss_chunk_tokens)
+        model.to(formats.stored)
+    if layout.pipeline_stage > 1:
+        cut(model, layout, mesh.at.pipeline)
+    if layout.model_parallel > 1:
+        apply_tensor(model, mesh)
+    apply_recompute(model, train.recompute)
+    if train.compile:
+        apply_compile(model)
+    apply_autocast(model, device.type, formats)
+    apply_zero(model, mesh, formats.policy)
+    model.to_empty(device=device)
+    init_weights(model, spec, train.seed, place_part)
+    return ParallelModel(model=model, executor=_executor(model, layout, train, mesh, device, formats))
+
+
+def _executor(
+    model: Decoder, layout: Layout, train: TrainSpec, mesh: Mesh, device: torch.device, formats: Formats
+) -> Executor:
+    batch = train.batch
+    if layout.pipeline_stage == 1:
+        return MicroBatchExecutor(model, layout, batch.micro_batch_num)
+    return PipelineExecutor(
+        model,
+        mesh,
+        hidden_dtype=formats.hidden,
+        device=device,
+        micro_batch_size=batch.micro_batch_size,
+        micro_batch_num=batch.micro_batch_num,
+    )
+
+
+def apply_compile(model: Decoder) -> None:
+    """Compile the forward of each block."""
+    for layer in model.layers.values():
+        layer.forward = torch.compile(layer.forward)  # type: ignore[method-assign]
+
+
+def place_part(parameter: Tensor, value: Tensor) -> None:
+    """Write this rank's part of a whole value into a parameter."""
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(value)
+        return
+    value = value.to(parameter.device, parameter.dtype)
+    part = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.to_local().copy_(part.to_local())
+
+
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters by the names of the whole, unwrapped model."""
+    return dict(model.named_parameters())

@@ -1,0 +1,105 @@
+"""What differs between cpu, cuda and npu, in one place."""
+
+from dataclasses import dataclass
+
+import torch
+
+from meshwright.spec.training import ComputeDtype
+
+GIB = 1024**3
+
+TORCH_DTYPES: dict[ComputeDtype, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceKind:
+    """A family of devices.
+
+    Attributes:
+        backend: collective backend of ``torch.distributed``.
+        fused_optimizer: whether torch's fused AdamW kernel exists there.
+        memory_stats: whether the allocator reports peaks through ``torch.accelerator``.
+        extension: package that must be imported before torch knows the device; None where torch has it built in.
+    """
+
+    name: str
+    backend: str
+    fused_optimizer: bool
+    memory_stats: bool
+    extension: str | None = None
+
+
+KINDS = {
+    "cpu": DeviceKind(name="cpu", backend="gloo", fused_optimizer=True, memory_stats=False),
+    "cuda": DeviceKind(name="cuda", backend="nccl", fused_optimizer=True, memory_stats=True),
+    "npu": DeviceKind(
+        name="npu", backend="hccl", fused_optimizer=False, memory_stats=True, extension="torch_npu"
+    ),
+}
+
+
+def device_kind(name: str) -> DeviceKind:
+    """The kind called ``name``. Raises ValueError for a device that Meshwright does not train on."""
+    try:
+        return KINDS[name]
+    except KeyError:
+        raise ValueError(f"device {name!r} is not supported; supported: {', '.join(KINDS)}") from None
+
+
+def local_device_kind() -> DeviceKind:
+    """The accelerator of this machine, or the CPU where there is none."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return device_kind(accelerator.type) if accelerator is not None else KINDS["cpu"]
+
+
+def local_device(kind: DeviceKind, local_rank: int) -> torch.device:
+    """The device of one local rank, made current where devices are numbered."""
+    if kind.name == "cpu":
+        return torch.device("cpu")
+    torch.accelerator.set_device_index(local_rank)
+    return torch.device(kind.name, local_rank)
+
+
+def supports_bfloat16(kind: DeviceKind) -> bool:
+    """Whether matrix products in bf16 run natively or close to it."""
+    return torch.cuda.is_bf16_supported(including_emulation=False) if kind.name == "cuda" else True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Memory of one device in bytes: peak of live tensors, peak the allocator held, and the device's size.
+
+    On a CPU the peak is that of the process's resident set and the size that of the machine.
+    """
+
+    peak_allocated: int
+    peak_reserved: int
+    total: int
+
+
+def memory_use(kind: DeviceKind, device: torch.device) -> MemoryUse:
+    """Peaks since the start of the process."""
+    if not kind.memory_stats:
+        return _process_memory()
+    stats = torch.accelerator.memory_stats(device)
+    total = torch.accelerator.get_memory_info(device)[1]
+    return MemoryUse(
+        peak_allocated=stats["allocated_bytes.all.peak"],
+        peak_reserved=stats["reserved_bytes.all.peak"],
+        total=total,
+    )
+
+
+def _process_memory() -> MemoryUse:
+    import resource
+    import sys
+
+    import psutil
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return MemoryUse(peak_allocated=peak, peak_reserved=peak, total=psutil.virtual_memory().total)

@@ -1,0 +1,54 @@
+"""From the values that describe a run to the state that a rank trains with."""
+
+import torch
+import torch.distributed as dist
+
+from meshwright.parallel.apply import parallelize
+from meshwright.parallel.devices import DeviceKind
+from meshwright.parallel.mesh import build_mesh
+from meshwright.parallel.precision import Formats, LossScale
+from meshwright.spec.layout import Layout
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.training import TrainSpec
+from meshwright.train.optimizer import AdamW
+from meshwright.train.step import TrainState
+
+
+def build_state(
+    spec: ModelSpec, layout: Layout, train: TrainSpec, *, kind: DeviceKind, device: torch.device, chosen: Formats
+) -> TrainState:
+    """Build this rank's model, optimizer and loss scale. The default process group must be up."""
+    mesh = build_mesh(layout, kind.name)
+    tied = spec.tie_word_embeddings
+    if tied:
+        # Created by all ranks at the same point, whether or not they are at an end.
+        _ = mesh.ends_group
+    seed_dropout(train.seed, mesh.zero_rank, mesh.at.pipeline, mesh.at.model if layout.use_seq_parallel else 0)
+    parallel = parallelize(spec, layout, train, mesh=mesh, device=device, formats=chosen)
+    parameters = dict(parallel.model.named_parameters())
+    return TrainState(
+        model=parallel.model,
+        executor=parallel.executor,
+        optimizer=AdamW(parameters, train.optimizer, fused=kind.fused_optimizer),
+        loss_scale=LossScale(train.precision, chosen.compute, device),
+        mesh=mesh,
+        device=device,
+        halted=torch.zeros((), device=device),
+        grad_clip=train.grad_clip,
+        tied=tied,
+    )
+
+
+def seed_dropout(seed: int, zero_rank: int, stage: int, model_rank: int) -> None:
+    """Seed this rank's random numbers.
+
+    Ranks that hold the same activations draw the same masks; ranks that hold different ones draw different masks.
+    """
+    torch.manual_seed(hash((seed, zero_rank, stage, model_rank)) & (2**63 - 1))
+
+
+def init_process_group(kind: DeviceKind, timeout_seconds: float) -> None:
+    """Join the default process group described by the environment."""
+    from datetime import timedelta
+
+    dist.init_process_group(kind.backend, timeout=timedelta(seconds=timeout_seconds))
