@@ -31,7 +31,7 @@ class Failure:
 class CheckpointError(RuntimeError):
     """A save or load that failed. The message is for people; ``failures`` names the ranks.
 
-    ``needed`` is the size in bytes of all tensors of a failed save, 0 where it is not known.
+    ``needed`` is about the size in bytes of a save that failed, 0 where it is not known.
     """
 
     needed = 0

@@ -68,12 +68,16 @@ def hashed_file(path: Path, records: dict[str, FileRecord]) -> Generator[SyncedW
     records[path.name] = raw.record()
 
 
-def write_json(path: Path, value: Any) -> FileRecord:
-    """Write ``value`` as JSON and sync it. Raises TypeError for what JSON cannot say, OSError."""
-    text = json.dumps(value, indent=1)
+def to_json(value: Any) -> bytes:
+    """Raises TypeError for what JSON cannot say. Floats keep every bit; NaN and infinities are allowed."""
+    return json.dumps(value, indent=1).encode() + b"\n"
+
+
+def write_bytes(path: Path, content: bytes) -> FileRecord:
+    """Write and sync a small file."""
     records: dict[str, FileRecord] = {}
     with hashed_file(path, records) as stream:
-        stream.write(text.encode() + b"\n")
+        stream.write(content)
     return records[path.name]
 
 

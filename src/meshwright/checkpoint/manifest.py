@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from meshwright.checkpoint.errors import CheckpointError
-from meshwright.checkpoint.files import FileRecord, read_json, sha256_of, write_json
+from meshwright.checkpoint.files import FileRecord, read_json, sha256_of, to_json, write_bytes
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -30,7 +30,7 @@ class Manifest:
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
-        write_json(folder / MANIFEST, asdict(self))
+        write_bytes(folder / MANIFEST, to_json(asdict(self)))
 
 
 def read_manifest(folder: Path) -> Manifest:

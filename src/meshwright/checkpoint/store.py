@@ -33,7 +33,8 @@ from meshwright.checkpoint.files import (
     read_json,
     remove_folder,
     sync_folder,
-    write_json,
+    to_json,
+    write_bytes,
 )
 from meshwright.checkpoint.locate import (
     OWNER,
@@ -198,7 +199,7 @@ def _prepare(final: Path, partial: Path, run_id: str) -> int:
     if partial.exists():
         remove_folder(partial, last=(MANIFEST, OWNER))
     partial.mkdir()
-    write_json(partial / OWNER, {"run_id": run_id})
+    write_bytes(partial / OWNER, to_json({"run_id": run_id}))
     (partial / TENSORS).mkdir()
     (partial / RANKS).mkdir()
     return free_bytes(partial)
@@ -212,22 +213,24 @@ def _write(
     ranks: Ranks,
 ) -> dict[str, FileRecord]:
     """Write all files; every rank gets the records of all, by path relative to the checkpoint."""
-    tensor_files, needed = write_tensors(partial / TENSORS, tensors, ranks)
+    tensor_files, tensor_bytes = write_tensors(partial / TENSORS, tensors, ranks)
+    json_bytes = 0
 
     def own_files() -> dict[str, FileRecord]:
-        records = {f"{TENSORS}/{name}": record for name, record in tensor_files.items()}
-        name = f"{RANKS}/{_rank_file(ranks.rank)}"
-        records[name] = write_json(partial / name, rank_codec.encode(rank_state))
+        nonlocal json_bytes
+        texts = {f"{RANKS}/{_rank_file(ranks.rank)}": to_json(rank_codec.encode(rank_state))}
         if ranks.is_first:
-            records[STATE] = write_json(partial / STATE, dict(state))
-        return records
+            texts[STATE] = to_json(dict(state))
+        json_bytes = sum(map(len, texts.values()))
+        records = {f"{TENSORS}/{name}": record for name, record in tensor_files.items()}
+        return records | {name: write_bytes(partial / name, text) for name, text in texts.items()}
 
     try:
         everyone = ranks.agree("writing run state", own_files)
     except PeerLost:
         raise
     except CheckpointError as error:
-        error.needed = max(ranks.gather(needed))
+        error.needed = sum(ranks.gather(tensor_bytes + json_bytes))
         raise
     return {name: record for records in everyone for name, record in records.items()}
 
@@ -276,7 +279,7 @@ def _explained(error: CheckpointError, what: str, root: Path, run_id: str, free:
     intact = f"last complete checkpoint: {latest}" if latest else "there is no complete checkpoint yet"
     message = f"{what}: {error}; {intact}"
     if any(failure.disk_full for failure in error.failures):
-        space = f"needs at least {human_bytes(error.needed)}, {human_bytes(free)} were free before it"
+        space = f"needs about {human_bytes(error.needed)}, {human_bytes(free)} were free before it"
         message = f"{what}: no space left on the file system of {root}: the checkpoint {space}; {intact}"
     return type(error)(message, error.failures)
 

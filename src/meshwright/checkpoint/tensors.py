@@ -32,7 +32,7 @@ _SHOWN = 10
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> tuple[dict[str, FileRecord], int]:
     """Write every rank's ``tensors`` into ``folder``; blocks that several ranks hold are written once.
 
-    Returns the files that this rank wrote and, on the first rank, the bytes of all tensors (0 elsewhere).
+    Returns the files that this rank wrote and, on the first rank, about the bytes of all files (0 elsewhere).
     Raises CheckpointError with the failed ranks and ``needed`` set, PeerLost when a rank died.
     """
     writer, planner = Writer(folder), Planner(folder)
@@ -47,11 +47,11 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> 
             )
     except CheckpointException as error:
         whole = failed("writing tensors", _failures(error, ranks))
-        whole.needed = max(ranks.gather(planner.total_bytes))
+        whole.needed = max(ranks.gather(planner.file_bytes))
         raise whole from None
     except RuntimeError as error:
         raise PeerLost(f"writing tensors: rank {ranks.rank} lost contact with another rank ({error})") from error
-    return writer.files.records, planner.total_bytes
+    return writer.files.records, planner.file_bytes
 
 
 def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:

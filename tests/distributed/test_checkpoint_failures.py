@@ -1,0 +1,116 @@
+"""Ranks that fail or are killed in the middle of a save lose nothing that was saved before (B-18)."""
+
+import os
+import signal
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from meshwright.checkpoint import store
+from ranks import RanksFailed, run_ranks
+
+
+def tensors(step):
+    rank = dist.get_rank()
+    return {f"rank{rank}.w": torch.full((1000,), float(step)), "shared": torch.full((10,), float(step))}
+
+
+def save(root, step, **changes):
+    arguments = {"tensors": tensors(step), "state": {"step": step}, "rank_state": {"r": b"x"}, "run_id": "a"}
+    return store.save(root, step, **(arguments | changes), keep=1)
+
+
+def assert_loads(path, step, world):
+    target = {f"rank{rank}.w": torch.zeros(1000) for rank in range(world)} | {"shared": torch.zeros(10)}
+    store.load_tensors(path, target)
+    assert all(bool((t == step).all()) for t in target.values())
+
+
+def failing_save(root, what):
+    save(root, 1)
+    last = dist.get_rank() == dist.get_world_size() - 1
+    broken = {
+        "tensor": {"tensors": {"gone": torch.empty(2, device="meta")}},
+        "rank_state": {"rank_state": {"r": object()}},
+    }[what]
+    with pytest.raises(store.CheckpointError) as error:
+        save(root, 2, **(broken if last else {}))
+    save(root, 3)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"), [("tensor", "NotImplementedError"), ("rank_state", "not JSON serializable")]
+)
+def test_one_rank_failing_is_told_by_all(tmp_path, what, cause):
+    messages = run_ranks(failing_save, 3, tmp_path, what)
+    assert len(set(messages)) == 1
+    assert "saving step 2" in messages[0]
+    assert "failed on rank 2: " in messages[0]
+    assert cause in messages[0]
+    assert f"last complete checkpoint: {tmp_path / 'step-00000001'}" in messages[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000003"]
+    assert_loads(tmp_path / "step-00000003", 3, 3)
+
+
+def kill_at(event, part):
+    """Kill this process the moment it is about to do ``event`` with a path that holds ``part``."""
+
+    def hook(name, arguments):
+        if name == event and part in str(arguments[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def killed_save(root, victim, event, part):
+    save(root, 1)
+    if dist.get_rank() == victim:
+        kill_at(event, part)
+    try:
+        save(root, 2)
+    except store.PeerLost as error:
+        (root / "survivor").write_text(str(error))
+        raise
+
+
+# The moments of one save, in order. A rename's event comes before the rename.
+MOMENTS = [
+    ("before anything", 0, "os.mkdir", ".step-00000002.partial", 1),
+    ("the owner is written", 0, "open", "owner.json", 1),
+    ("before its shard", 0, "open", "__0_0.distcp", 1),
+    ("before the other shard", 1, "open", "__1_0.distcp", 1),
+    ("all shards written", 0, "open", ".metadata.tmp", 1),
+    ("before the names of blocks stand", 0, "os.rename", ".metadata.tmp", 1),
+    ("before run state", 0, "open", "state.json", 1),
+    ("before the other rank's state", 1, "open", "00001.json", 1),
+    ("before the owner goes", 0, "os.remove", "owner.json", 1),
+    ("before the manifest", 0, "open", ".step-00000002.partial/manifest.json", 1),
+    ("just before completion", 0, "os.rename", ".step-00000002.partial", 1),
+    ("before the old one goes", 0, "os.rename", "step-00000001", 2),
+    ("while the old one goes", 0, "shutil.rmtree", ".step-00000001.removed", 2),
+]
+
+
+@pytest.mark.parametrize(("victim", "event", "part", "left"), [m[1:] for m in MOMENTS], ids=[m[0] for m in MOMENTS])
+def test_kill_9_in_the_middle_of_a_save(tmp_path, victim, event, part, left):
+    with pytest.raises((RanksFailed, store.PeerLost)):
+        run_ranks(killed_save, 2, tmp_path, victim, event, part)
+    if (tmp_path / "survivor").exists():
+        assert f"rank {1 - victim} lost contact with another rank" in (tmp_path / "survivor").read_text()
+
+    found = store.find_latest(tmp_path, "a")
+    assert found.step == left
+    assert_loads(found.path, left, 2)
+    assert store.verify(found.path) == []
+    interrupted = tmp_path / ".step-00000002.partial"
+    reasons = dict(found.skipped)
+    assert interrupted.exists() == (interrupted in reasons)
+    if left == 1 and event != "os.mkdir":
+        assert reasons[interrupted] == "the save was interrupted before it was complete"
+
+    run_ranks(save, 2, tmp_path, 2)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "survivor") == ["step-00000002"]
+    assert_loads(tmp_path / "step-00000002", 2, 2)
