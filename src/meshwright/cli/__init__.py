@@ -1,0 +1,138 @@
+"""The ``meshwright`` command: finds the verb, lets its module parse the rest, turns mistakes into exit codes.
+
+Exit codes: 0 done, 1 the work failed, 2 the request was wrong. Verb modules are imported only when they run, so
+that help and typing mistakes answer at once.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright import __version__
+
+OVERRIDE = re.compile(r"(?:--)?[A-Za-z_]\w*(?:\.\w+)+=|[A-Za-z_]\w*=|--(?:seed|output_dir|run_mode)=")
+OPTION = re.compile(r"--(?:[A-Za-z_]\w*(?:\.\w+)+|seed|output_dir|run_mode)\Z")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb: the module with its ``add_parser(subparsers)`` and ``run(args) -> int``, and a line of help.
+
+    Attributes:
+        overrides: whether ``key.path=value`` arguments are config overrides; they arrive as ``args.overrides``.
+    """
+
+    module: str
+    help: str
+    overrides: bool = False
+
+
+VERBS = {
+    "train": Verb("meshwright.cli.train", "train the model that a config describes", overrides=True),
+    "eval": Verb("meshwright.cli.eval", "held-out loss, perplexity and bits per byte", overrides=True),
+    "generate": Verb("meshwright.cli.generate", "continue a prompt from any checkpoint"),
+    "data": Verb("meshwright.cli.data", "prepare and inspect token data"),
+    "checkpoint": Verb("meshwright.cli.checkpoint", "inspect and verify checkpoints"),
+    "config": Verb("meshwright.cli.config", "start, show, check and compare configs", overrides=True),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has gone; writing the rest at exit would only raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        from meshwright.config.errors import ConfigErrors
+
+        if not isinstance(error, ConfigErrors):
+            raise
+        return _report(error)
+
+
+def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take the config overrides (``a.b=c``, ``--a.b=c``, ``--a.b c``) out of a command line: (rest, overrides)."""
+    rest: list[str] = []
+    overrides: list[str] = []
+    tokens = iter(arguments)
+    for token in tokens:
+        if token == "--":
+            return [*rest, token, *tokens], overrides
+        if OPTION.match(token):
+            overrides += [token, *([value] if (value := next(tokens, None)) is not None else [])]
+        else:
+            (overrides if OVERRIDE.match(token) else rest).append(token)
+    return rest, overrides
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        print(f"meshwright {__version__}")
+        return 0
+    name = arguments[0]
+    if name not in _available():
+        return _unknown(name)
+    verb = VERBS[name]
+    module = importlib.import_module(verb.module)
+    parser = argparse.ArgumentParser(prog="meshwright", allow_abbrev=False)
+    module.add_parser(parser.add_subparsers(dest="verb", required=True))
+    overrides: list[str] = []
+    if verb.overrides:
+        arguments, overrides = split_overrides(arguments)
+    args = parser.parse_args(arguments)
+    args.overrides = [*(getattr(args, "overrides", None) or []), *overrides]
+    return int(module.run(args))
+
+
+def _available() -> dict[str, Verb]:
+    return {name: verb for name, verb in VERBS.items() if importlib.util.find_spec(verb.module)}
+
+
+def _overview() -> str:
+    verbs = "\n".join(f"  {name:<12}{verb.help}" for name, verb in _available().items())
+    return f"""usage: meshwright VERB ...
+
+Declare an LLM training run in one YAML file: plan it, prove it, train it under any parallel layout.
+
+{verbs}
+
+meshwright VERB --help tells more. To start: meshwright config list, meshwright config init quickstart.
+Exit codes: 0 done, 1 the work failed, 2 the request was wrong."""
+
+
+def _unknown(name: str) -> int:
+    import difflib
+
+    near = difflib.get_close_matches(name, _available(), 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_available())}"
+    print(f"meshwright: no verb {name!r}; {hint}", file=sys.stderr)
+    return 2
+
+
+def _report(error: Exception) -> int:
+    print(error, file=sys.stderr)
+    return 2
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None or isinstance(stop.code, int):
+        return stop.code or 0
+    print(stop.code, file=sys.stderr)
+    return 1

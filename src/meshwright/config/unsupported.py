@@ -1,0 +1,33 @@
+"""Keys that are part of the vocabulary but not of this version: refused by name, never ignored."""
+
+from meshwright.config.schema import Config
+from meshwright.spec.violation import Violation
+
+
+def unsupported_keys(config: Config) -> list[Violation]:
+    """Every key that asks for something only the spec values cannot express and this version cannot do."""
+    requests = (
+        (
+            config.run_mode == "finetune",
+            "run_mode",
+            "finetune is not supported yet: weights cannot be loaded from pretrained_model_dir",
+            "pretrain",
+        ),
+        (config.model.moe is not None, "model.moe", "mixture of experts is not supported yet", "null (dense)"),
+        (config.pet_config is not None, "pet_config", "parameter-efficient tuning is not supported yet", "null"),
+        (
+            bool(config.parallel_config.shard),
+            "parallel_config.shard",
+            "tensor sharding by hand is not supported yet; model_parallel shards every matrix by its kind",
+            "{}",
+        ),
+        (
+            config.recompute_config.offload,
+            "recompute_config.offload",
+            "keeping activations in host memory is not supported yet; recompute saves the same memory",
+            "false",
+        ),
+    )
+    return [
+        Violation(key_path=key, message=message, legal=(legal,)) for asked, key, message, legal in requests if asked
+    ]
