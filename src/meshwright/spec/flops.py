@@ -4,8 +4,6 @@ Convention (PaLM, arXiv:2204.02311 appendix B): 6 FLOPs per parameter and token 
 12 x heads x head_dim x sequence per layer and token for the attention scores and their product with values.
 """
 
-from collections.abc import Sequence
-
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.parameters import layer_parameters, total
 from meshwright.spec.training import Recompute
@@ -89,8 +87,7 @@ def utilization_warning(share: float) -> str | None:
 
 def describe_convention(*, embedding: bool, causal: bool) -> str:
     """The convention in words, for the log next to every figure."""
-    counted: Sequence[str] = (
-        "6 x parameters" + ("" if embedding else " without the input embedding"),
-        "12 x layers x heads x head_dim x seq_length" + (" / 2 (causal)" if causal else " (not causal)"),
-    )
-    return f"FLOPs per token = {' + '.join(counted)}; recomputation not counted"
+    parameters = "6 x parameters" if embedding else "6 x parameters without the input embedding"
+    attention = "12 x layers x heads x head_dim x seq_length"
+    half = " / 2 (causal)" if causal else " (not causal)"
+    return f"FLOPs per token = {parameters} + {attention}{half}; recomputation not counted"

@@ -76,7 +76,7 @@ def _duration(train: TrainSpec) -> Iterator[Violation]:
     given = [key for key in keys if getattr(train.duration, key) is not None]
     if len(given) != 1:
         message = f"exactly one of {', '.join(keys)} says how long the run is; given: {', '.join(given) or 'none'}"
-        yield Violation(key_path=f"train.{(given or keys)[-1 if given else 0]}", message=message)
+        yield Violation(key_path=f"train.{given[-1] if given else keys[0]}", message=message)
 
 
 def _schedule(train: TrainSpec) -> Iterator[Violation]:
