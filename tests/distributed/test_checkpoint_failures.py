@@ -69,11 +69,7 @@ def killed_save(root, victim, event, part):
     save(root, 1)
     if dist.get_rank() == victim:
         kill_at(event, part)
-    try:
-        save(root, 2)
-    except store.PeerLost as error:
-        (root / "survivor").write_text(str(error))
-        raise
+    save(root, 2)
 
 
 # The moments of one save, in order. A rename's event comes before the rename.
@@ -98,9 +94,6 @@ MOMENTS = [
 def test_kill_9_in_the_middle_of_a_save(tmp_path, victim, event, part, left):
     with pytest.raises((RanksFailed, store.PeerLost)):
         run_ranks(killed_save, 2, tmp_path, victim, event, part)
-    if (tmp_path / "survivor").exists():
-        assert f"rank {1 - victim} lost contact with another rank" in (tmp_path / "survivor").read_text()
-
     found = store.find_latest(tmp_path, "a")
     assert found.step == left
     assert_loads(found.path, left, 2)
@@ -112,5 +105,38 @@ def test_kill_9_in_the_middle_of_a_save(tmp_path, victim, event, part, left):
         assert reasons[interrupted] == "the save was interrupted before it was complete"
 
     run_ranks(save, 2, tmp_path, 2)
-    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "survivor") == ["step-00000002"]
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000002"]
     assert_loads(tmp_path / "step-00000002", 2, 2)
+
+
+def save_while_a_rank_leaves(root):
+    save(root, 1)
+    if dist.get_rank() == 0:
+        sys.addaudithook(lambda name, arguments: leave(name, str(arguments[:1])))
+    try:
+        save(root, 2)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def leave(event, path):
+    if event == "open" and "state.json" in path and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_the_others_say_that_a_rank_is_gone(tmp_path):
+    _, message = run_ranks(save_while_a_rank_leaves, 2, tmp_path)
+    assert message.startswith("PeerLost: writing run state: rank 1 lost contact with another rank")
+    assert store.find_latest(tmp_path, "a").step == 1
+
+
+def save_to_own_folder(root):
+    with pytest.raises(store.CheckpointError) as error:
+        save(root / f"machine{dist.get_rank()}", 1)
+    return str(error.value)
+
+
+def test_a_folder_that_is_not_shared_is_told(tmp_path):
+    messages = run_ranks(save_to_own_folder, 2, tmp_path)
+    assert all("failed on rank 1: " in m and "one file system that all machines share" in m for m in messages)
+    assert store.find_latest(tmp_path / "machine0") == store.Found(None)

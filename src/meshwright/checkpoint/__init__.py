@@ -1,0 +1,1 @@
+"""Checkpoints: sharded, complete or ignored, readable under any layout."""

@@ -112,6 +112,7 @@ def save(
     what = f"saving step {step} to {final}"
     free = ranks.first(what, lambda: _prepare(final, partial, run_id))
     try:
+        ranks.agree(what, lambda: _require_shared(partial))
         files = _write(partial, tensors, state, rank_state, ranks)
         ranks.first(what, lambda: _commit(final, partial, files, _manifest(root, step, run_id, ranks.size)))
     except PeerLost:
@@ -205,6 +206,14 @@ def _prepare(final: Path, partial: Path, run_id: str) -> int:
     return free_bytes(partial)
 
 
+def _require_shared(partial: Path) -> None:
+    if not (partial / OWNER).exists():
+        raise CheckpointError(
+            f"{partial}, made by the first rank, is not visible here ({platform.node()}): "
+            "checkpoints need one file system that all machines share"
+        )
+
+
 def _write(
     partial: Path,
     tensors: Mapping[str, Tensor],
@@ -245,13 +254,6 @@ def _manifest(root: Path, step: int, run_id: str, world_size: int) -> Manifest:
 
 
 def _commit(final: Path, partial: Path, files: dict[str, FileRecord], manifest: Manifest) -> None:
-    for name, record in files.items():
-        path = partial / name
-        if not path.exists() or path.stat().st_size != record.size:
-            raise CheckpointError(
-                f"{path} was written by another rank and is not the same here: "
-                f"{final.parent} must be one file system that all machines share"
-            )
     (partial / OWNER).unlink()
     Manifest(**{**vars(manifest), "files": files}).write(partial)
     for folder in (partial / TENSORS, partial / RANKS, partial):
