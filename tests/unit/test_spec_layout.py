@@ -11,7 +11,7 @@ from meshwright.spec.layout import DEFAULT_MESH_ORDER, Coordinates, Layout
 SIZES = {"data_parallel": 2, "pipeline_stage": 3, "context_parallel": 2, "model_parallel": 4}
 
 
-@pytest.mark.parametrize("order", permutations(DEFAULT_MESH_ORDER), ids="-".join)
+@pytest.mark.parametrize("order", list(permutations(DEFAULT_MESH_ORDER)), ids="-".join)
 def test_ranks_and_coordinates_are_inverse(order: tuple[str, ...]) -> None:
     layout = Layout(mesh_order=order, **SIZES)  # type: ignore[arg-type]
     places = [layout.coordinates(rank) for rank in range(layout.world_size)]
