@@ -35,7 +35,7 @@ class WorkerProcess:
             [sys.executable, "-P", "-m", "meshwright.data.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": search_path},
+            env={**os.environ, "PYTHONPATH": search_path, "TOKENIZERS_PARALLELISM": "false"},
             process_group=0,
         )
         self.name = f"data worker {number} (pid {self.process.pid})"
@@ -165,6 +165,9 @@ class OrderedMap(Generic[Task, Result]):
                 task = next(self._tasks)
             except StopIteration:
                 return
+            except BaseException:
+                self.close()
+                raise
             compute = self._in_process if self._workers else self._in_thread
             future: Future[Result] = Future()
             self._pending.append(future)

@@ -1,0 +1,45 @@
+"""Progress of long data work: a bar on a terminal, a plain line now and then in a log."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """Progress over ``total`` bytes, on stderr; says nothing at all unless ``show``."""
+
+    def __init__(self, title: str, total: int, *, show: bool) -> None:
+        self._title, self._total, self._show = title, max(total, 1), show
+        self._bar: Any = None
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._show and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+            from rich.progress import Progress as Bar
+
+            columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            self._bar = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+            self._bar.start()
+            self._bar.add_task(self._title, total=self._total)
+        elif self._show:
+            print(f"{self._title}: {self._total / 1e6:.1f} MB", file=sys.stderr, flush=True)
+        return self
+
+    def update(self, done: int) -> None:
+        """Tell how many bytes are done."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done)
+        elif self._show and time.monotonic() - self._last > SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            print(f"{self._title}: {done / self._total:.0%}, {done / 1e6:.1f} MB", file=sys.stderr, flush=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

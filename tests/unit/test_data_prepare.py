@@ -1,0 +1,190 @@
+"""Preparation: tokenizer, splits, end-of-text, the same bytes whatever the number of workers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.errors import DataError
+from meshwright.data.indexed import IndexedDataset
+from meshwright.data.inspect import inspect_corpus
+from meshwright.data.prepare import OUTPUTS, prepare
+from meshwright.data.record import load_record
+from meshwright.data.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "wizards", "quietly", "box"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 documents: one file each, then 100 rows of a .jsonl."""
+    root = tmp_path_factory.mktemp("texts")
+    rng = np.random.default_rng(1)
+    documents = [" ".join(rng.choice(WORDS, rng.integers(1, 90))) + f" {n}." for n in range(300)]
+    for number, text in enumerate(documents[:200]):
+        (root / f"{number:03}.txt").write_text(text)
+    (root / "rows.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents[200:]))
+    return root
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    file.write_bytes(train_tokenizer([path.read_text() for path in texts.glob("*.txt")], 300).body)
+    return file
+
+
+def outputs(prefix: Path) -> dict[str, bytes]:
+    return {suffix: Path(f"{prefix}{suffix}").read_bytes() for suffix in OUTPUTS}
+
+
+def test_workers_change_no_byte(
+    texts: Path, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Small chunks, so that the workers finish out of order.
+    monkeypatch.setattr("meshwright.data.encode.CHUNK_DOCUMENTS", 7)
+    for workers in (0, 1, 3):
+        prepare([texts], tmp_path / f"w{workers}", tokenizer=tokenizer_file, eval_fraction=0.1, workers=workers)
+    assert outputs(tmp_path / "w0") == outputs(tmp_path / "w1") == outputs(tmp_path / "w3")
+    assert len(list(tmp_path.iterdir())) == 3 * len(OUTPUTS)
+
+
+def test_every_document_is_in_one_split_with_its_text_and_counts(texts: Path, tmp_path: Path) -> None:
+    record = prepare([texts], tmp_path / "c", train_vocab_size=400, eval_fraction=0.1)
+    tokenizer = load_tokenizer(tmp_path / "c.tokenizer.json")
+    train, held_out = IndexedDataset(tmp_path / "c"), IndexedDataset(tmp_path / "c.eval")
+    decoded = [tokenizer.decode(data.sequence(n)) for data in (train, held_out) for n in range(len(data))]
+    expected = [path.read_text() for path in sorted(texts.glob("*.txt"))]
+    expected += [json.loads(line)["text"] for line in (texts / "rows.jsonl").read_text().splitlines()]
+    assert sorted(decoded) == sorted(text + EOS_TOKEN for text in expected)
+    assert record.train.documents + record.eval.documents == 300
+    assert 10 < record.eval.documents < 60
+    assert (record.train.tokens, record.eval.tokens) == (len(train.tokens), len(held_out.tokens))
+    assert record.train.utf8_bytes + record.eval.utf8_bytes == sum(len(text) for text in expected)
+    assert record == load_record(tmp_path / "c") == load_record(tmp_path / "c.eval")
+    assert record.tokenizer_sha256 == tokenizer.fingerprint()
+
+
+def test_the_split_does_not_depend_on_order(texts: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    files = sorted(texts.iterdir())
+    for name, inputs in (("forward", files), ("backward", files[::-1])):
+        prepare(inputs, tmp_path / name, tokenizer=tokenizer_file, eval_fraction=0.1)
+    forward, backward = (IndexedDataset(tmp_path / f"{name}.eval") for name in ("forward", "backward"))
+    texts_of = [sorted(data.sequence(n).tolist() for n in range(len(data))) for data in (forward, backward)]
+    assert texts_of[0] == texts_of[1]
+    assert forward.tokens.tolist() != backward.tokens.tolist()
+
+
+def test_b23_every_document_ends_with_one_supervised_end_of_text(texts: Path, tokenizer_file: Path, tmp_path) -> None:
+    (tmp_path / "tricky.txt").write_text(f"a file about {EOS_TOKEN} and what it does{EOS_TOKEN}")
+    inputs = [texts, tmp_path / "tricky.txt"]
+    record = prepare(inputs, tmp_path / "c", tokenizer=tokenizer_file, eval_fraction=0)
+    data = IndexedDataset(tmp_path / "c")
+    ends = np.cumsum(data.lengths) - 1
+    assert np.array_equal(np.flatnonzero(data.tokens == record.eos_id), ends)
+    windows = TokenDataset([tmp_path / "c"], 16, vocab_size=record.vocab_size, pad_last=True)
+    _, labels = windows.batch(np.arange(windows.num_samples))
+    assert int((labels == record.eos_id).sum()) == record.train.documents == 301
+    # Only the padding after the last end-of-text is not supervised.
+    assert np.flatnonzero(labels.ravel() == IGNORED).tolist() == list(range(len(data.tokens) - 1, labels.size))
+
+
+def test_a_tokenizer_that_truncates_and_pads_does_neither_here(tokenizer_file: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=4)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded, plain = load_tokenizer(tmp_path), load_tokenizer(tokenizer_file)
+    for text in ("fox", "the quick brown fox jumps over a lazy dog"):
+        assert loaded.encode([text]) == plain.encode([text])
+
+
+def test_any_bytes_survive_the_trained_tokenizer() -> None:
+    tokenizer = train_tokenizer(["tiny"], 257)
+    text = "caf\u00e9 \U0001f600\x00\r\n\t \u4e2d\u6587" + "".join(map(chr, range(256)))
+    (ids,) = tokenizer.encode([text])
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.eos_id == 0
+    assert max(ids) < tokenizer.vocab_size == 257
+
+
+def test_end_of_text_token_is_found_or_asked_for(tokenizer_file: Path, tmp_path: Path) -> None:
+    body = tokenizer_file.read_text().replace(EOS_TOKEN, "<end>")
+    (tmp_path / "tokenizer.json").write_text(body)
+    with pytest.raises(DataError, match=r"name it with --eos-token; its added tokens: <end>"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(DataError, match=r"has no token '<stop>' \(--eos-token\)"):
+        load_tokenizer(tmp_path, eos_token="<stop>")
+    assert load_tokenizer(tmp_path, eos_token="<end>").eos_id == 0
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}')
+    assert load_tokenizer(tmp_path).eos_token == "<end>"
+
+
+def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"content": "</s>"}]}')
+    with pytest.raises(DataError, match=r"tokenizer\.json: not a tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("not json")
+    with pytest.raises(DataError, match=r"tokenizer\.json: not a tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(DataError, match=r"none\.json: no such file"):
+        load_tokenizer(tmp_path / "none.json")
+    with pytest.raises(DataError, match=r"vocabulary of 256 is too small: .* at least 257"):
+        train_tokenizer([], 256)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokenizer": "t.json"}, "either --tokenizer FILE or --train-tokenizer"),
+        ({"train_vocab_size": None}, "either --tokenizer FILE or --train-tokenizer"),
+        ({"train_vocab_size": 100}, "too small"),
+        ({"eval_fraction": 1.0}, "must be at least 0 and below 1"),
+        ({"eval_fraction": 0.999999}, "no document is left for training: 0 empty, 300 held out"),
+        ({"output": ""}, "is a directory; give a prefix, such as .*corpus"),
+    ],
+)
+def test_wrong_requests_write_nothing(texts: Path, tmp_path: Path, change: dict, message: str) -> None:
+    output = tmp_path / change.pop("output", "c")
+    with pytest.raises(DataError, match=message):
+        prepare([texts], output, **{"train_vocab_size": 300, **change})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_corpus_is_replaced_only_on_request(texts: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    prepare([texts], tmp_path / "c", tokenizer=tokenizer_file, eval_fraction=0.1)
+    before = outputs(tmp_path / "c")
+    with pytest.raises(DataError, match="exists already; choose another --output, or replace it with --overwrite"):
+        prepare([texts], tmp_path / "c", tokenizer=tokenizer_file)
+    assert outputs(tmp_path / "c") == before
+    (tmp_path / "bad.jsonl").write_text('{"text": "fine"}\nbroken')
+    with pytest.raises(DataError, match=r"bad\.jsonl:2"):
+        prepare([tmp_path / "bad.jsonl"], tmp_path / "c", tokenizer=tokenizer_file, overwrite=True, workers=1)
+    assert outputs(tmp_path / "c") == before
+    prepare([texts / "000.txt"], tmp_path / "c", tokenizer=tokenizer_file, eval_fraction=0, overwrite=True)
+    assert IndexedDataset(tmp_path / "c").documents == 1
+    # The old held-out split does not belong to the new corpus.
+    assert not (tmp_path / "c.eval.idx").exists()
+
+
+def test_inspect_reports_both_splits_and_the_first_text(texts: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    record = prepare([texts], tmp_path / "c", tokenizer=tokenizer_file, eval_fraction=0.1)
+    report = inspect_corpus(tmp_path / "c.bin")
+    train, held_out = report["splits"]
+    assert (train["documents"], train["tokens"]) == (record.train.documents, record.train.tokens)
+    assert held_out["documents"] == record.eval.documents
+    assert train["bin_bytes"] == 2 * record.train.tokens
+    assert (texts / "000.txt").read_text().startswith(train["sample"].split(EOS_TOKEN)[0][:40])
+    assert json.loads(json.dumps(report)) == report | {"record": json.loads(json.dumps(report["record"]))}
+    (tmp_path / "c.tokenizer.json").unlink()
+    assert inspect_corpus(tmp_path / "c")["splits"][0]["sample"] is None
+
+
+def test_a_tokenizer_travels_as_bytes(tokenizer_file: Path) -> None:
+    loaded = load_tokenizer(tokenizer_file)
+    again = TextTokenizer(loaded.body, loaded.eos_token)
+    assert again.fingerprint() == loaded.fingerprint()
+    assert again.encode(["quick wizards"]) == loaded.encode(["quick wizards"])
