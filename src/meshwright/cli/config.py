@@ -50,8 +50,9 @@ def run(args: argparse.Namespace) -> int:
     """Run one action and return the exit code."""
     if args.action in ("init", "list") and args.overrides:
         return _refuse(f"{args.overrides[0]}: config {args.action} takes no overrides")
-    if (getattr(args, "world_size", None) or 1) < 1:
-        return _refuse(f"--world-size {args.world_size}: must be 1 or more")
+    world_size = getattr(args, "world_size", None)
+    if world_size is not None and world_size < 1:
+        return _refuse(f"--world-size {world_size}: must be 1 or more")
     actions = {"init": _init, "list": _list, "show": _show, "check": _check, "diff": _diff}
     return actions[args.action](args)
 

@@ -148,6 +148,6 @@ def _data(run: Run, cores: int | None) -> Iterator[Advice]:
     if cores is not None and dataset.num_parallel_workers * ranks > cores:
         yield Advice(
             "dataset.num_parallel_workers",
-            f"{dataset.num_parallel_workers} for each of {ranks} ranks on one machine are more processes than its"
-            f" {cores} cores",
+            f"{dataset.num_parallel_workers} for each of {ranks} ranks on one machine are more processes than the"
+            f" {cores} cores here",
         )

@@ -53,10 +53,11 @@ class ConfigError:
 
 
 class ConfigErrors(Exception):
-    """Every mistake of one request, in the order of the files. Prints one line per mistake."""
+    """Every mistake of one request, by file and line, the command line last. Prints one line per mistake."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         files = list(dict.fromkeys(error.file for error in errors))
+        last = COMMAND_LINE.source
         unique = dict.fromkeys(errors)
-        self.errors = sorted(unique, key=lambda error: (files.index(error.file), error.line or 0))
+        self.errors = sorted(unique, key=lambda e: (e.file == last, files.index(e.file), e.line or 0))
         super().__init__("\n".join(str(error) for error in self.errors))

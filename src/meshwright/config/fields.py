@@ -27,6 +27,8 @@ _QUOTED = BeforeValidator(_quoted_number)
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+# Not a Literal: true and 1.0 equal 1, and would pass for a stage.
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
 BigCount = Annotated[int, Field(ge=1), BeforeValidator(_whole_float)]
 Positive = Annotated[float, Field(gt=0), _QUOTED]
 NonNegative = Annotated[float, Field(ge=0), _QUOTED]

@@ -53,21 +53,21 @@ def _collect(schema: dict[str, Any], defs: dict[str, Any], prefix: str, found: d
     for name, prop in schema["properties"].items():
         path = f"{prefix}{name}"
         options = prop.get("anyOf", [prop])
+        sections = [_resolve(option, defs) for option in options if "$ref" in option]
         found[path] = Key(
             path=path,
             expects=_words(prop),
             default=prop.get("default"),
-            description=prop.get("description", ""),
-            section=any("$ref" in option for option in options),
+            description=(sections[0] if sections else prop).get("description", ""),
+            section=bool(sections),
             nullable={"type": "null"} in options,
             required=name in schema.get("required", ()),
             choices=tuple(str(word) for option in options for word in _choices(option)),
         )
-        for option in options:
-            if "$ref" in option:
-                _collect(_resolve(option, defs), defs, f"{path}.", found)
-            elif "$ref" in (items := option.get("items", {})):
-                _collect(_resolve(items, defs), defs, f"{path}.*.", found)
+        for section in sections:
+            _collect(section, defs, f"{path}.", found)
+        if "$ref" in (items := prop.get("items", {})):
+            _collect(_resolve(items, defs), defs, f"{path}.*.", found)
 
 
 def _resolve(reference: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:

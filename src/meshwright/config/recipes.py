@@ -7,7 +7,7 @@ from meshwright.config.hints import nearest
 
 
 def recipes() -> dict[str, str]:
-    """Text of every recipe by name, smallest model first as their file order says."""
+    """Text of every recipe by name, in the order of the names."""
     folder = resources.files("meshwright").joinpath("recipes")
     files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".yaml"))
     return {name.removesuffix(".yaml"): folder.joinpath(name).read_text(encoding="utf-8") for name in files}

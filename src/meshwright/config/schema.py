@@ -17,6 +17,7 @@ from meshwright.config.fields import (
     Section,
     Share,
     Word,
+    ZeroStage,
     entry,
 )
 from meshwright.config.schema_model import ModelConfig
@@ -40,7 +41,7 @@ class ParallelConfig(Section):
     use_seq_parallel: bool = entry(
         False, "Shard norms and the residual stream along the sequence inside the tensor group."
     )
-    zero_stage: Literal[0, 1, 2, 3] = entry(
+    zero_stage: ZeroStage = entry(
         0, "What data x context ranks shard: 1 optimizer states, 2 and gradients, 3 and weights."
     )
     zero_group_size: Count | None = entry(
@@ -59,7 +60,9 @@ class ParallelConfig(Section):
     stage_layers: tuple[Count, ...] | None = entry(
         None, "Layers of each pipeline stage by hand, such as [9, 11]; null cuts evenly."
     )
-    shard: dict[str, str] = entry({}, "Tensor sharding by hand: parameter pattern to columnwise or rowwise.")
+    shard: dict[str, str] = entry(
+        {}, "Tensor sharding by hand: parameter pattern to columnwise or rowwise. Not supported yet."
+    )
 
 
 class TrainConfig(Section):
@@ -99,7 +102,7 @@ class RecomputeConfig(Section):
     select_recompute: tuple[RecomputeKind, ...] = entry(
         (), "Kinds of operators recomputed in layers that are not recomputed whole."
     )
-    offload: bool = entry(False, "Keep activations in host memory instead.")
+    offload: bool = entry(False, "Keep activations in host memory instead. Not supported yet.")
 
 
 class AmpConfig(Section):
@@ -162,7 +165,7 @@ class DatasetConfig(Section):
 
 
 class PetConfig(Section):
-    """Parameter-efficient tuning."""
+    """Parameter-efficient tuning; null trains every weight. Not supported yet."""
 
     pet_type: Literal["lora"] = entry("lora", "Method.")
     rank: Count = entry(16, "Rank of the update.")
@@ -176,7 +179,8 @@ class CheckpointConfig(Section):
     save_checkpoint_steps: Count = entry(1000, "Optimizer steps between checkpoints; the last step saves too.")
     keep_checkpoint_max: Count = entry(3, "Complete checkpoints kept; the oldest go first.")
     resume: Word = entry(
-        "auto", "auto goes on from output_dir's newest complete checkpoint, never starts anew, or a checkpoint's path."
+        "auto",
+        "auto: the newest complete checkpoint in output_dir, if any; never: start anew; or the path of a checkpoint.",
     )
 
 
@@ -198,19 +202,17 @@ class Config(Section):
     )
     seed: Natural = entry(1, "Seed of weights, sample order and dropout.")
     output_dir: Word = entry("output", "Directory of the run's logs and checkpoints.")
-    run_mode: Literal["pretrain", "finetune"] = entry("pretrain", "What kind of training this is.")
-    model: ModelConfig = Field(default_factory=ModelConfig, description="The network.")
-    parallel_config: ParallelConfig = Field(
-        default_factory=ParallelConfig, description="How the run is split over devices."
+    run_mode: Literal["pretrain", "finetune"] = entry(
+        "pretrain", "What kind of training this is. finetune is not supported yet."
     )
-    train: TrainConfig = Field(default_factory=TrainConfig, description="Batch, duration and training step.")
-    recompute_config: RecomputeConfig = Field(
-        default_factory=RecomputeConfig, description="Activations computed twice to save memory."
-    )
-    amp_config: AmpConfig = Field(default_factory=AmpConfig, description="Numeric formats.")
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Optimizer.")
-    lr_schedule: LrScheduleConfig = Field(default_factory=LrScheduleConfig, description="Learning rate over the run.")
-    dataset: DatasetConfig = Field(default_factory=DatasetConfig, description="Training and held-out data.")
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    parallel_config: ParallelConfig = Field(default_factory=ParallelConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    recompute_config: RecomputeConfig = Field(default_factory=RecomputeConfig)
+    amp_config: AmpConfig = Field(default_factory=AmpConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    lr_schedule: LrScheduleConfig = Field(default_factory=LrScheduleConfig)
+    dataset: DatasetConfig = Field(default_factory=DatasetConfig)
     pet_config: PetConfig | None = entry(None, "Parameter-efficient tuning; null trains every weight.")
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="Saving and resuming.")
-    monitor: MonitorConfig = Field(default_factory=MonitorConfig, description="Reports of a running run.")
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    monitor: MonitorConfig = Field(default_factory=MonitorConfig)

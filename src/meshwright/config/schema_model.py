@@ -6,7 +6,7 @@ from meshwright.config.fields import BelowOne, Count, Natural, Positive, Section
 
 
 class RopeScalingConfig(Section):
-    """Stretching of the rotary frequencies past the trained length."""
+    """Stretching of the rotary frequencies past the trained length; null is none."""
 
     type: Literal["llama3", "yarn", "linear"] = entry(..., "Method: Llama 3.1 bands, YaRN, or plain division.")
     factor: Positive = entry(..., "How many times longer than the original length.")
@@ -19,7 +19,7 @@ class RopeScalingConfig(Section):
 
 
 class MoeConfig(Section):
-    """Mixture of experts."""
+    """Mixture of experts; null is a dense model. Not supported yet."""
 
     num_experts: Count = entry(..., "Experts in each mixture layer.")
     experts_per_token: Count = entry(..., "Experts each token is sent to.")

@@ -120,7 +120,7 @@ def parse_text(text: str, source: str, errors: list[ConfigError]) -> Node | None
         root = yaml.compose(text, Loader=ConfigLoader)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        message = f"not YAML: character #x{ord(str(error.character)):02x} is not allowed"
+        message = f"not YAML: character #x{int(error.character):02x} is not allowed"
         errors.append(ConfigError(message, file=source, line=line))
         return None
     except yaml.MarkedYAMLError as error:
@@ -166,7 +166,8 @@ class _Builder:
         self.count += 1
         # An alias may point at its own parent, or multiply a small file into a huge tree.
         if id(node) in self.open or self.count > MAX_NODES:
-            self.fail(node, "aliases (*name) that contain themselves or repeat without end", path)
+            message = "aliases (*name) that contain themselves or repeat without end"
+            self.errors.append(ConfigError.at(origin, message, path))
             return Node(None, origin)
         self.open.add(id(node))
         try:
