@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from meshwright.model.decoder import Decoder
@@ -120,8 +120,3 @@ def place_part(parameter: Tensor, value: Tensor) -> None:
     value = value.to(parameter.device, parameter.dtype)
     part = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
     parameter.to_local().copy_(part.to_local())
-
-
-def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Parameters by the names of the whole, unwrapped model."""
-    return dict(model.named_parameters())

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from meshwright.spec.training import ComputeDtype
 
@@ -36,9 +37,7 @@ class DeviceKind:
 KINDS = {
     "cpu": DeviceKind(name="cpu", backend="gloo", fused_optimizer=True, memory_stats=False),
     "cuda": DeviceKind(name="cuda", backend="nccl", fused_optimizer=True, memory_stats=True),
-    "npu": DeviceKind(
-        name="npu", backend="hccl", fused_optimizer=False, memory_stats=True, extension="torch_npu"
-    ),
+    "npu": DeviceKind(name="npu", backend="hccl", fused_optimizer=False, memory_stats=True, extension="torch_npu"),
 }
 
 
@@ -67,6 +66,23 @@ def local_device(kind: DeviceKind, local_rank: int) -> torch.device:
 def supports_bfloat16(kind: DeviceKind) -> bool:
     """Whether matrix products in bf16 run natively or close to it."""
     return torch.cuda.is_bf16_supported(including_emulation=False) if kind.name == "cuda" else True
+
+
+class HostCopy:
+    """Numbers on their way from the device to the host; reading them later costs no wait in between."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values.to("cpu", non_blocking=True)
+        self._ready = None
+        if values.device.type != "cpu":
+            self._ready = torch.Event(device=values.device)
+            self._ready.record()
+
+    def read(self) -> list[float]:
+        """The numbers, once they have arrived."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return self._values.tolist()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ B micro-batch, S sequence, D hidden.
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining._backward import stage_backward
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from meshwright.model.decoder import Decoder
 from meshwright.parallel.mesh import Mesh
@@ -18,7 +18,7 @@ from meshwright.parallel.zero import begin_backward, free_gathered_weights
 from meshwright.spec.layers import layer_map
 from meshwright.spec.layout import Layout
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def cut(model: Decoder, layout: Layout, stage: int) -> None:
@@ -73,7 +73,7 @@ class PipelineExecutor:
         self._schedule = self._build(micro_batch_num)
         self._weight = torch.ones((), device=device)
 
-    def _build(self, micro_batch_num: int) -> ScheduleGPipe | Schedule1F1B:
+    def _build(self, micro_batch_num: int) -> PipelineScheduleSingle:
         model, mesh = self._model, self._mesh
         stage = _Stage(
             model,
@@ -137,8 +137,3 @@ class PipelineExecutor:
         self._schedule.eval(*args, target=target, losses=losses, return_outputs=False, **kwargs)
         free_gathered_weights(self._model)
         return torch.stack(losses).sum() if losses else torch.zeros_like(self._weight)
-
-
-def sum_tied_gradients(gradient: Tensor, group: dist.ProcessGroup) -> None:
-    """Add up the two halves of a tied weight's gradient, held by the first and the last stage, in place."""
-    dist.all_reduce(gradient, group=group)

@@ -70,9 +70,7 @@ def _policy(select: tuple[RecomputeKind, ...]) -> Callable[..., CheckpointPolicy
     return policy
 
 
-def _recomputed(
-    forward: Callable[..., Any], context: Callable[[], Any] | None, *, random: bool
-) -> Callable[..., Any]:
+def _recomputed(forward: Callable[..., Any], context: Callable[[], Any] | None, *, random: bool) -> Callable[..., Any]:
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": random}
     if context is not None:
         options["context_fn"] = context

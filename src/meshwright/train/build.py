@@ -47,8 +47,6 @@ def seed_dropout(seed: int, zero_rank: int, stage: int, model_rank: int) -> None
     torch.manual_seed(hash((seed, zero_rank, stage, model_rank)) & (2**63 - 1))
 
 
-def init_process_group(kind: DeviceKind, timeout_seconds: float) -> None:
-    """Join the default process group described by the environment."""
-    from datetime import timedelta
-
-    dist.init_process_group(kind.backend, timeout=timedelta(seconds=timeout_seconds))
+def init_process_group(kind: DeviceKind) -> None:
+    """Join the default process group that the environment describes."""
+    dist.init_process_group(kind.backend)

@@ -4,7 +4,7 @@ Read from top to bottom, this is the story of a training step on one rank. Nothi
 step counts is decided on the device, by numbers that all ranks share.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.distributed as dist
@@ -51,6 +51,7 @@ class StepOutcome:
         tokens: supervised tokens of the global batch.
         skipped: 1 where the weights did not change.
         scale: the loss scale used.
+        halted: 1 where training cannot go on.
     """
 
     loss: Tensor
@@ -58,6 +59,11 @@ class StepOutcome:
     tokens: Tensor
     skipped: Tensor
     scale: Tensor
+    halted: Tensor
+
+    def stacked(self) -> Tensor:
+        """All numbers as one fp32 [6] tensor, in the order of the fields."""
+        return torch.stack([getattr(self, field.name) for field in fields(self)])
 
 
 def train_step(state: TrainState, batch: Batch, learning_rate: float) -> StepOutcome:
@@ -90,7 +96,7 @@ def train_step(state: TrainState, batch: Batch, learning_rate: float) -> StepOut
     state.optimizer.step(learning_rate, skip)
     state.optimizer.zero_grad()
     state.loss_scale.update(overflow)
-    return StepOutcome(loss=loss, grad_norm=norm, tokens=tokens, skipped=skip, scale=scale)
+    return StepOutcome(loss=loss, grad_norm=norm, tokens=tokens, skipped=skip, scale=scale, halted=state.halted.clone())
 
 
 def evaluate_batch(state: TrainState, batch: Batch) -> tuple[Tensor, Tensor]:

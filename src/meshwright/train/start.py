@@ -1,0 +1,30 @@
+"""What a run says about itself before the first step: each choice with its reason."""
+
+from meshwright.config.run import Run
+from meshwright.parallel.devices import DeviceKind
+from meshwright.parallel.precision import Formats
+from meshwright.spec.batch import equation
+from meshwright.spec.flops import describe_convention, flops_per_token
+from meshwright.spec.layers import describe_layer_map, layer_map
+from meshwright.spec.parameters import total
+from meshwright.spec.schedule import describe_duration, warmup_notice, warmup_steps
+
+
+def start_lines(run: Run, chosen: Formats, kind: DeviceKind, num_samples: int, total_steps: int) -> list[str]:
+    """Lines for the log."""
+    model, layout, train = run.model, run.layout, run.train
+    flops = flops_per_token(model, train.seq_length, embedding=False)
+    duration = describe_duration(train.duration, train.tokens_per_step, train.batch.global_batch_size, num_samples)
+    lines = [
+        f"model: {total(model):,} parameters, {flops:.4g} FLOPs per token",
+        describe_convention(embedding=False, causal=False),
+        f"layout: {layout.short()} on {layout.world_size} x {kind.name} ({kind.backend}), "
+        f"mesh order {' > '.join(layout.mesh_order)}",
+        f"layers: {describe_layer_map(layer_map(model.num_layers, layout))}",
+        f"batch: {equation(train.batch, layout.data_parallel, train.seq_length)}",
+        f"precision: {chosen.reason}",
+        f"duration: {total_steps} steps ({duration}), warm-up {warmup_steps(train.schedule, total_steps)} steps",
+        f"data: {num_samples:,} samples of {train.seq_length} tokens",
+    ]
+    notice = warmup_notice(train.schedule, total_steps)
+    return [*lines, notice] if notice else lines

@@ -1,0 +1,326 @@
+"""The training loop of one rank."""
+
+import math
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from meshwright.checkpoint.store import load_rank_state, load_tensors, save
+from meshwright.config.run import Run, config_log_lines, resolved_yaml
+from meshwright.data.loader import Batch, build_eval_loader, build_loader
+from meshwright.data.order import GlobalOrder
+from meshwright.launch.failure import set_position
+from meshwright.parallel.devices import GIB, DeviceKind, HostCopy, memory_use
+from meshwright.parallel.precision import Formats, formats
+from meshwright.spec.flops import flops_per_token
+from meshwright.spec.peaks import peak_flops
+from meshwright.spec.schedule import learning_rate, planned_steps
+from meshwright.train import checkpointing
+from meshwright.train.build import build_state
+from meshwright.train.checkpointing import Counters
+from meshwright.train.folders import run_folder
+from meshwright.train.inputs import Resume, eval_dataset, find_resume, train_dataset
+from meshwright.train.metrics import JsonlSink, Sink, SpeedMeter, StepTime, TensorBoardSink, step_line
+from meshwright.train.nonfinite import NonFiniteError, explain, locate
+from meshwright.train.profile import StepProfiler
+from meshwright.train.record import write_record
+from meshwright.train.start import start_lines
+from meshwright.train.step import TrainState, evaluate_batch, train_step
+
+OVERFLOWS_IN_A_ROW = 20
+
+
+@dataclass
+class _Pending:
+    """A step whose numbers are on their way to the host."""
+
+    step: int
+    numbers: HostCopy
+    batch: Batch
+    waited: float
+    seconds: float
+
+
+class Trainer:
+    """Trains one run on one rank of an initialised process group.
+
+    Args:
+        run: what to train.
+        kind: family of devices.
+        device: this rank's device.
+    """
+
+    def __init__(self, run: Run, *, kind: DeviceKind, device: torch.device) -> None:
+        self.run, self.kind, self.device = run, kind, device
+        self.first = dist.get_rank() == 0
+        self.folder = run_folder(run.config)
+        self.data = train_dataset(run)
+        self.held_out = eval_dataset(run)
+        self.fingerprint = self.data.fingerprint()
+        batch = run.train.batch
+        self.total_steps = planned_steps(
+            run.train.duration, run.train.tokens_per_step, batch.global_batch_size, self.data.num_samples
+        )
+        self.formats: Formats = formats(run.train.precision, kind)
+        set_position(phase="build model")
+        self.state: TrainState = build_state(
+            run.model, run.layout, run.train, kind=kind, device=device, chosen=self.formats
+        )
+        self.counters = Counters()
+        self.run_id = self._shared(uuid.uuid4().hex)
+        self._overflows = 0
+        self._meter = self._speed_meter()
+        self._sinks: list[Sink] = []
+
+    def fit(self) -> None:
+        """Train to the end of the run, from the beginning or from the checkpoint that the config asks for."""
+        resume = find_resume(self.run, self.fingerprint)
+        if resume is not None:
+            self._restore(resume)
+        self._open_folder(resume)
+        self._announce(resume)
+        try:
+            if self.counters.step >= self.total_steps:
+                self._say(f"nothing to do: the checkpoint stands at step {self.counters.step}/{self.total_steps}")
+                return
+            self._loop()
+        finally:
+            for sink in self._sinks:
+                sink.close()
+
+    def _loop(self) -> None:
+        config, train = self.run.config, self.run.train
+        profiler = StepProfiler(config.monitor.profile_steps, self.folder.profile, dist.get_rank())
+        pending: _Pending | None = None
+        with self._loader() as loader, profiler:
+            for step in range(self.counters.step + 1, self.total_steps + 1):
+                set_position(step, "data")
+                started = time.perf_counter()
+                batch = self._to_device(next(loader))
+                waited = time.perf_counter() - started
+                set_position(step, "forward and backward")
+                rate = learning_rate(
+                    step, optimizer=train.optimizer, schedule=train.schedule, total_steps=self.total_steps
+                )
+                outcome = train_step(self.state, batch, rate)
+                self.counters.step = step
+                self.counters.tokens += train.tokens_per_step
+                numbers = HostCopy(outcome.stacked())
+                if pending is not None:
+                    self._settle(pending)
+                # Having read the step before, this one's dispatch takes as long as a step in steady state.
+                seconds = time.perf_counter() - started
+                pending = _Pending(step=step, numbers=numbers, batch=batch, waited=waited, seconds=seconds)
+                profiler.step(step)
+                if self._boundary(step):
+                    self._settle(pending)
+                    pending = None
+                    self._at_boundary(step)
+
+    def _boundary(self, step: int) -> bool:
+        """Whether something after this step needs its numbers settled."""
+        return self._saves_at(step) or self._evaluates_at(step)
+
+    def _at_boundary(self, step: int) -> None:
+        if self._evaluates_at(step):
+            self.evaluate()
+        if self._saves_at(step):
+            self.save()
+
+    def _saves_at(self, step: int) -> bool:
+        return step == self.total_steps or step % self.run.config.checkpoint.save_checkpoint_steps == 0
+
+    def _evaluates_at(self, step: int) -> bool:
+        every = self.run.config.train.eval_steps
+        if self.held_out is None:
+            return False
+        return step == self.total_steps or (every is not None and step % every == 0)
+
+    def _settle(self, pending: _Pending) -> None:
+        """Take in the numbers of a finished step: counters, metrics, and whether to go on."""
+        loss, norm, supervised, skipped, scale, halted = pending.numbers.read()
+        if halted:
+            finding = locate(self.state, pending.batch, pending.step)
+            raise NonFiniteError(explain(finding, pending.step, loss, norm))
+        unsupervised = supervised == 0
+        overflow = bool(skipped) and not unsupervised
+        self.counters.supervised_tokens += int(supervised)
+        self.counters.unsupervised += int(unsupervised)
+        self.counters.skipped += int(overflow)
+        self._overflows = self._overflows + 1 if overflow else 0
+        if self._overflows == OVERFLOWS_IN_A_ROW:
+            raise NonFiniteError(
+                f"step {pending.step}: {OVERFLOWS_IN_A_ROW} steps in a row overflowed; the loss scale is down to "
+                f"{scale:g} and gradients are still not finite"
+            )
+        self._meter.count(StepTime(seconds=pending.seconds, waited=pending.waited, supervised=supervised))
+        self._report(pending.step, loss, norm, scale, unsupervised=unsupervised)
+
+    def _report(self, step: int, loss: float, norm: float, scale: float, *, unsupervised: bool) -> None:
+        if not self.first:
+            return
+        train, counters = self.run.train, self.counters
+        metrics: dict[str, float] = {
+            "train/lr": learning_rate(
+                step, optimizer=train.optimizer, schedule=train.schedule, total_steps=self.total_steps
+            ),
+            "train/tokens": step * train.tokens_per_step,
+            "train/supervised_tokens": counters.supervised_tokens,
+        }
+        if unsupervised:
+            metrics["train/unsupervised_steps"] = counters.unsupervised
+        else:
+            metrics |= {"train/loss": loss, "train/grad_norm": norm}
+        if self.state.loss_scale.dynamic:
+            metrics |= {"train/loss_scale": scale, "train/skipped_steps": counters.skipped}
+        metrics |= self._meter.read(self.total_steps - step) | self._memory()
+        self._write(step, metrics)
+        if step % self.run.config.monitor.log_steps == 0 or step in (1, self.total_steps):
+            note = "  no supervised tokens: step skipped" if unsupervised else ""
+            self._say(step_line(step, self.total_steps, metrics) + note)
+
+    def evaluate(self) -> float:
+        """Mean token loss over the held-out data, reported and returned."""
+        assert self.held_out is not None
+        set_position(self.counters.step, "evaluation")
+        self.state.model.eval()
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        tokens = torch.zeros((), dtype=torch.float64, device=self.device)
+        with build_eval_loader(
+            self.held_out,
+            global_batch_size=self.run.train.batch.global_batch_size,
+            data_rank=self.state.mesh.zero_rank,
+            data_parallel=self.run.layout.zero_ranks,
+            max_batches=self.run.config.train.eval_batches,
+        ) as loader:
+            for batch in loader:
+                part, count = evaluate_batch(self.state, self._to_device(batch))
+                loss_sum += part
+                tokens += count
+        self.state.model.train()
+        loss = (loss_sum / tokens).item()
+        metrics = {"val/loss": loss, "val/ppl": math.exp(min(loss, 700.0)), "val/tokens": tokens.item()}
+        self._write(self.counters.step, metrics)
+        self._say(step_line(self.counters.step, self.total_steps, metrics))
+        return loss
+
+    def save(self) -> Path:
+        """Write a checkpoint of this moment and return its folder."""
+        set_position(self.counters.step, "checkpoint")
+        config = self.run.config
+        path = save(
+            self.folder.checkpoints,
+            self.counters.step,
+            tensors=checkpointing.tensors_to_save(self.state),
+            state=checkpointing.run_state(self.run, self.run_id, self.counters, self.fingerprint),
+            rank_state=checkpointing.random_state(self.device),
+            run_id=self.run_id,
+            keep=config.checkpoint.keep_checkpoint_max,
+        )
+        self._say(f"checkpoint: {path}")
+        return path
+
+    def _restore(self, resume: Resume) -> None:
+        set_position(phase="load checkpoint")
+        load_tensors(resume.path, checkpointing.state_tensors(self.state))
+        saved: dict[str, Any] = resume.state
+        self.counters = Counters(**saved["counters"])
+        if resume.path.parent.resolve() == self.folder.checkpoints.resolve():
+            self.run_id = saved["run_id"]
+        states = load_rank_state(resume.path, dist.get_rank()) if saved["layout"] == self.run.layout.short() else None
+        if states is not None:
+            checkpointing.restore_random_state(states, self.device)
+
+    def _open_folder(self, resume: Resume | None) -> None:
+        if not self.first:
+            return
+        self.folder.root.mkdir(parents=True, exist_ok=True)
+        self.folder.config.write_text(resolved_yaml(self.run), encoding="utf-8")
+        write_record(
+            self.folder.record,
+            self.run,
+            run_id=self.run_id,
+            data_fingerprint=self.fingerprint,
+            device=str(self.device),
+            resumed=str(resume.path) if resume else None,
+        )
+        self._sinks.append(JsonlSink(self.folder.metrics))
+        if self.run.config.monitor.tensorboard:
+            self._sinks.append(TensorBoardSink(self.folder.tensorboard))
+
+    def _announce(self, resume: Resume | None) -> None:
+        for line in config_log_lines(self.run):
+            self._say(line)
+        samples = self.data.num_samples
+        for line in start_lines(self.run, self.formats, self.kind, samples, self.total_steps):
+            self._say(line)
+        if resume is not None:
+            for skipped in resume.skipped:
+                self._say(f"passed over {skipped}")
+            changed = resume.state["layout"] != self.run.layout.short()
+            note = (
+                f" (saved with layout {resume.state['layout']}; random numbers of dropout start anew)"
+                if changed
+                else ""
+            )
+            self._say(f"resumed from {resume.path} at step {self.counters.step}{note}")
+
+    def _loader(self) -> Any:
+        config, train = self.run.config.dataset, self.run.train
+        return build_loader(
+            self.data,
+            order=GlobalOrder(self.data.num_samples, train.seed),
+            first_step=self.counters.step,
+            num_steps=self.total_steps - self.counters.step,
+            global_batch_size=train.batch.global_batch_size,
+            data_rank=self.state.mesh.zero_rank,
+            data_parallel=self.run.layout.zero_ranks,
+            num_parallel_workers=config.num_parallel_workers,
+            prefetch_size=config.prefetch_size,
+            pin_memory=self.device.type == "cuda",
+        )
+
+    def _to_device(self, batch: Batch) -> Batch:
+        if self.device.type == "cpu":
+            return batch
+        return Batch(
+            tokens=batch.tokens.to(self.device, non_blocking=True),
+            labels=batch.labels.to(self.device, non_blocking=True),
+        )
+
+    def _speed_meter(self) -> SpeedMeter:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.kind.name
+        return SpeedMeter(
+            tokens_per_step=self.run.train.tokens_per_step,
+            devices=self.run.layout.world_size,
+            flops_per_token=flops_per_token(self.run.model, self.run.train.seq_length, embedding=False),
+            peak_flops=peak_flops(name),
+            window=self.run.config.monitor.log_steps,
+        )
+
+    def _memory(self) -> dict[str, float]:
+        use = memory_use(self.kind, self.device)
+        return {
+            "memory/peak_gib": use.peak_allocated / GIB,
+            "memory/peak_reserved_gib": use.peak_reserved / GIB,
+            "memory/peak_pct": 100 * use.peak_reserved / use.total,
+        }
+
+    def _write(self, step: int, metrics: dict[str, float]) -> None:
+        for sink in self._sinks:
+            sink.write(step, metrics)
+
+    def _shared(self, value: str) -> str:
+        """Rank 0's value, on every rank."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def _say(self, line: str) -> None:
+        if self.first:
+            print(line, flush=True)
