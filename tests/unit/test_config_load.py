@@ -143,7 +143,9 @@ def test_wrong_overrides_are_told(tmp_path: Path, override: tuple[str, ...], tol
         (b"train: {seq_length: 1\nseed: 2\n", "main.yaml:2:5: not valid YAML: "),
         (b"seed: 1\n---\nseed: 2\n", "main.yaml:2:1: not valid YAML: more than one YAML document"),
         (b"train: &t {x: *t}\n", "main.yaml:1:12: train.x: aliases (*name) that contain themselves"),
-        (b"seed: !!python/object:os.system ls\n", "main.yaml:1:7: seed: YAML tag"),
+        (b"seed: !!python/object:os.system ls\n", "main.yaml:1:7: seed: cannot take 'ls' as os.system"),
+        (b"seed: " + b"9" * 5000, "main.yaml:1:7: seed: cannot take '99999999999999999999' as int"),
+        (b"seed: " + b"[" * 50 + b"]" * 50, "main.yaml:1:26: seed.0.0"),
         (b"[1]: 2\n", "main.yaml:1:1: a key must be a plain word"),
     ],
 )

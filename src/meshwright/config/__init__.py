@@ -1,0 +1,1 @@
+"""The run described by a YAML file: schema, loading, resolving, comparing. Never imports torch."""

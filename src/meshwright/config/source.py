@@ -23,6 +23,7 @@ SPECIAL_FLOAT = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 BOOLEAN = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
 NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
 MAX_NODES = 100_000
+MAX_DEPTH = 20
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,9 @@ class _Builder:
             message = "aliases (*name) that contain themselves or repeat without end"
             self.errors.append(ConfigError.at(origin, message, path))
             return Node(None, origin)
+        if len(self.open) == MAX_DEPTH:
+            self.errors.append(ConfigError.at(origin, f"nested deeper than {MAX_DEPTH} levels", path))
+            return Node(None, origin)
         self.open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
@@ -210,7 +214,8 @@ class _Builder:
                 return float(text.replace(".", ""))
             case "tag:yaml.org,2002:str":
                 return text
-        self.fail(node, f"YAML tag {node.tag} is not allowed here", path, "write the plain value")
+        kind = node.tag.rpartition(":")[2]
+        self.fail(node, f"cannot take {text[:20]!r} as {kind}", path, "write the plain value")
         return None
 
 

@@ -12,6 +12,9 @@ from meshwright.config.keys import key_of
 from meshwright.config.schema import Config
 from meshwright.config.source import Node
 
+# Characters of a wrong value that a message quotes.
+LONGEST = 100
+
 
 def validate(root: Node, errors: list[ConfigError]) -> Config | None:
     """The typed config, or None with every mistake added to ``errors``."""
@@ -78,8 +81,9 @@ def _error(path: str, detail: Any, tree: Any, origins: Mapping[str, Origin]) -> 
         return ConfigError.at(origin, "is missing", path, f"it is {key.expects}" if key else "")
     expects = key.expects if key else "another type"
     value = detail["input"]
+    written = show(value) if len(show(value)) <= LONGEST else f"{show(value)[:LONGEST]}..."
     hint = hints.for_value(key, value) if key else ""
-    return ConfigError.at(origin, f"must be {expects}, not {show(value)}", path, hint)
+    return ConfigError.at(origin, f"must be {expects}, not {written}", path, hint)
 
 
 def origin_of(path: str, origins: Mapping[str, Origin]) -> Origin | None:
