@@ -130,6 +130,11 @@ def test_what_is_not_supported_is_refused_by_name_with_the_nearest(tmp_path: Pat
     assert "legal: " in error
 
 
+def test_a_profile_that_ends_before_it_starts_is_refused(tmp_path: Path) -> None:
+    (error,) = mistakes(tmp_path, TINY, "monitor.profile_steps=[9, 4]")
+    assert error.endswith("monitor.profile_steps: [9, 4] ends before it starts; legal: [4, 9]")
+
+
 def test_two_lengths_are_refused_until_one_is_cleared(tmp_path: Path) -> None:
     base = TINY.replace("seq_length: 64", "seq_length: 64, train_steps: 10")
     (error,) = mistakes(tmp_path, base, "train.train_tokens=1e6")

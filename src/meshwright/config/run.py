@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.config.errors import DEFAULT, ConfigError, ConfigErrors, Origin
+from meshwright.config.key_rules import key_violations
 from meshwright.config.load import LoadedConfig
 from meshwright.config.resolve_model import SIZES, base_origin, resolve_model, resolved_section, stand_in_model
 from meshwright.config.schema import Config
 from meshwright.config.text import config_text, log_lines, text_from_log
-from meshwright.config.unsupported import unsupported_keys
 from meshwright.config.validate import origin_of
 from meshwright.spec import rules, support
 from meshwright.spec.batch import auto_data_parallel, solve_batch
@@ -66,7 +66,7 @@ def resolve(loaded: LoadedConfig, world_size: int, *, device: str = "cpu") -> Ru
     """
     config = loaded.config
     errors: list[ConfigError] = []
-    broken = unsupported_keys(config)
+    broken = key_violations(config)
     model = resolve_model(loaded, errors)
     layout = _layout(config)
     ways = auto_data_parallel(world_size, layout) if config.parallel_config.data_parallel == "auto" else None

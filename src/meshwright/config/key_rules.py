@@ -1,11 +1,12 @@
-"""Keys that are part of the vocabulary but not of this version: refused by name, never ignored."""
+"""Rules on keys that no spec value holds: words of the vocabulary that this version refuses by name, and order."""
 
 from meshwright.config.schema import Config
 from meshwright.spec.violation import Violation
 
 
-def unsupported_keys(config: Config) -> list[Violation]:
-    """Every key that asks for something only the spec values cannot express and this version cannot do."""
+def key_violations(config: Config) -> list[Violation]:
+    """Every such rule that a config breaks."""
+    first, last = config.monitor.profile_steps or (1, 1)
     requests = (
         (
             config.run_mode == "finetune",
@@ -27,6 +28,7 @@ def unsupported_keys(config: Config) -> list[Violation]:
             "keeping activations in host memory is not supported yet; recompute saves the same memory",
             "false",
         ),
+        (first > last, "monitor.profile_steps", f"[{first}, {last}] ends before it starts", f"[{last}, {first}]"),
     )
     return [
         Violation(key_path=key, message=message, legal=(legal,)) for asked, key, message, legal in requests if asked
