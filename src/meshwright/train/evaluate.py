@@ -1,0 +1,60 @@
+"""Held-out loss of a trained model, on one process."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from meshwright.data.dataset import TokenDataset
+from meshwright.data.loader import build_eval_loader
+from meshwright.data.record import load_record
+from meshwright.model.decoder import Decoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a model makes of held-out data.
+
+    Attributes:
+        loss: mean over all predicted tokens, in nats.
+        perplexity: exp(loss).
+        bits_per_byte: of the UTF-8 text, comparable between tokenizers; None where its size is not recorded.
+        tokens: predicted tokens.
+    """
+
+    loss: float
+    perplexity: float
+    bits_per_byte: float | None
+    tokens: int
+
+
+@torch.no_grad()
+def evaluate(model: Decoder, data: TokenDataset, *, batch_size: int, max_batches: int | None = None) -> Evaluation:
+    """Run a model over every held-out token once, or over the first ``max_batches`` batches."""
+    device = next(model.parameters()).device
+    loss_sum, tokens = 0.0, 0
+    with build_eval_loader(
+        data, global_batch_size=batch_size, data_rank=0, data_parallel=1, max_batches=max_batches
+    ) as loader:
+        for batch in loader:
+            loss_sum += float(model(batch.tokens.to(device), batch.labels.to(device)))
+            tokens += int((batch.labels != -100).sum())
+    loss = loss_sum / tokens
+    whole = tokens == data.num_tokens - 1
+    return Evaluation(
+        loss=loss,
+        perplexity=math.exp(min(loss, 700.0)),
+        bits_per_byte=_bits_per_byte(loss_sum, data) if whole else None,
+        tokens=tokens,
+    )
+
+
+def _bits_per_byte(loss_sum: float, data: TokenDataset) -> float | None:
+    records = [(file.prefix, load_record(file.prefix)) for file in data.files]
+    if any(record is None for _, record in records):
+        return None
+    held_out = [
+        (record.eval if str(prefix).endswith(".eval") else record.train) for prefix, record in records if record
+    ]
+    text_bytes = sum(split.utf8_bytes for split in held_out)
+    return loss_sum / math.log(2) / text_bytes if text_bytes else None

@@ -1,0 +1,61 @@
+"""Everything about a run that can be wrong before its workers start."""
+
+import os
+import shutil
+
+import torch
+
+from meshwright.checkpoint.store import CheckpointError
+from meshwright.config.run import Run
+from meshwright.data.errors import DataError
+from meshwright.parallel.devices import DeviceKind, local_device_kind
+from meshwright.spec.parameters import total
+from meshwright.spec.schedule import planned_steps
+from meshwright.train.folders import run_folder
+from meshwright.train.inputs import ResumeError, eval_dataset, find_resume, train_dataset
+
+BYTES_PER_PARAMETER = 12
+"""fp32 weight and two fp32 moments: the tensors of a checkpoint."""
+
+
+def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
+    """One message for each mistake; an empty list where training can start."""
+    kind = kind or local_device_kind()
+    messages = [*_folder_problems(run), *_device_problems(run, kind)]
+    try:
+        data = train_dataset(run)
+        held_out = eval_dataset(run)
+        planned_steps(
+            run.train.duration, run.train.tokens_per_step, run.train.batch.global_batch_size, data.num_samples
+        )
+        find_resume(run, data.fingerprint())
+    except (DataError, ResumeError, CheckpointError) as error:
+        return [*messages, str(error)]
+    except ValueError as error:
+        return [*messages, f"train: the run has no step to make: {error}"]
+    if run.config.train.eval_steps is not None and held_out is None:
+        messages.append("train.eval_steps is set, but dataset.eval_paths names no held-out data")
+    return messages
+
+
+def _device_problems(run: Run, kind: DeviceKind) -> list[str]:
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", run.layout.world_size))
+    if kind.name == "cpu" or local <= torch.accelerator.device_count():
+        return []
+    return [f"{local} ranks on this node, but it has {torch.accelerator.device_count()} {kind.name} devices"]
+
+
+def _folder_problems(run: Run) -> list[str]:
+    root = run_folder(run.config).root
+    existing = next(parent for parent in (root.absolute(), *root.absolute().parents) if parent.exists())
+    if root.exists() and not root.is_dir():
+        return [f"output_dir: {root} is a file"]
+    if not os.access(existing, os.W_OK):
+        return [f"output_dir: {existing} is not writable"]
+    needed = BYTES_PER_PARAMETER * total(run.model, padded=True)
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        return [
+            f"output_dir: one checkpoint needs about {needed / 1e9:.1f} GB, {existing} has {free / 1e9:.1f} GB free"
+        ]
+    return []
