@@ -1,0 +1,82 @@
+"""torchrun's elastic agent, set up for one try without restarts, and what it reports turned into ours."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from meshwright.launch.endpoint import Endpoint
+from meshwright.launch.logs import Follower
+from meshwright.launch.neighbours import JOIN_SECONDS, Neighbours
+from meshwright.launch.outcome import ExitReport, first_cause
+from meshwright.launch.rank_files import RankFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What this node contributes: its ranks, how many such nodes meet where, the folder of its files."""
+
+    nproc_per_node: int
+    nnodes: int
+    endpoint: Endpoint
+    folder: Path
+
+
+def run_agent(command: list[str], node: Node, follower: Follower, neighbours: Neighbours | None) -> ExitReport:
+    """Run ``python command`` on the ranks of this node until all have ended, and say how."""
+    _silence_elastic()
+    files = RankFiles(node.folder, follower, node.endpoint)
+    folder = node.folder
+    with neighbours or contextlib.nullcontext():
+        try:
+            elastic_launch(_config(node, files), sys.executable)(*command)
+        except ChildFailedError as exc:
+            cause, others = first_cause([files.end(rank, failure) for rank, failure in exc.failures.items()])
+            return ExitReport(code=1, log_dir=folder, cause=cause, consequences=others)
+        except RendezvousError as exc:
+            news = neighbours.hear() if neighbours else None
+            text = news or f"the nodes could not meet, or lost touch, at {node.endpoint}: {exc}"
+            return ExitReport(code=1, log_dir=folder, elsewhere=text)
+        except (SignalException, KeyboardInterrupt) as exc:
+            if neighbours and neighbours.news is not None:
+                return ExitReport(code=1, log_dir=folder, elsewhere=neighbours.news)
+            stopped_by = signal.Signals(getattr(exc, "sigval", signal.SIGINT))
+            return ExitReport(code=128 + stopped_by, log_dir=folder, stopped_by=stopped_by)
+    return ExitReport(code=0, log_dir=folder)
+
+
+def _config(node: Node, files: RankFiles) -> LaunchConfig:
+    alone = node.nnodes == 1
+    return LaunchConfig(
+        min_nodes=node.nnodes,
+        max_nodes=node.nnodes,
+        nproc_per_node=node.nproc_per_node,
+        run_id=uuid.uuid4().hex if alone else "meshwright",
+        rdzv_backend="c10d",
+        rdzv_endpoint=str(node.endpoint),
+        # Between nodes the store is held by `Neighbours`, so that it outlives this agent.
+        rdzv_configs={} if alone else {"is_host": "false", "read_timeout": JOIN_SECONDS},
+        max_restarts=0,
+        monitor_interval=0.1,
+        # A container's own name often does not resolve.
+        local_addr="127.0.0.1" if alone or node.endpoint.host.startswith("127.") else None,
+        logs_specs=files,
+    )
+
+
+def _silence_elastic() -> None:
+    """Its warnings (closing process ..., exit codes) say in another voice what our report says."""
+    if "LOGLEVEL" in os.environ:
+        return
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(("torch.distributed.elastic", "torch.distributed.launcher")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,0 +1,79 @@
+"""What the launcher reads from and puts into the environment, and how it takes signals."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+def under_launcher() -> bool:
+    """Whether this process is already a rank: started by torchrun, with RANK and WORLD_SIZE, or by us."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+
+
+def usable_cores() -> int:
+    """Cores this process may run on (not all that the machine has: containers and taskset narrow them)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads_per_rank(nproc_per_node: int) -> int:
+    """Compute threads for each of the ranks on this node: the user's OMP_NUM_THREADS, else a fair share."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return max(1, usable_cores() // nproc_per_node)
+
+
+@contextlib.contextmanager
+def launcher_environment(nproc_per_node: int, draws_bar: bool) -> Iterator[None]:
+    """What ranks inherit, taken back afterwards."""
+    with variables(
+        OMP_NUM_THREADS=str(threads_per_rank(nproc_per_node)),
+        MESHWRIGHT_LAUNCHER=str(os.getpid()),
+        MESHWRIGHT_PROGRESS_BAR="1" if draws_bar else "0",
+        # For this process: torch's C++ log prints a stack for every peer that leaves. Ranks get theirs back.
+        TORCH_CPP_LOG_LEVEL=os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
+        MESHWRIGHT_RANK_LOG_LEVEL=os.environ.get("TORCH_CPP_LOG_LEVEL", "WARNING"),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def variables(**values: str) -> Iterator[None]:
+    """Environment variables set inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    """SIGTERM raises, as under the agent, also before that takes over; the caller's handlers come back afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before: dict[signal.Signals, Any] = {name: signal.getsignal(name) for name in names}
+    signal.signal(signal.SIGTERM, _raise)
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, signal.SIG_DFL if handler is None else handler)
+
+
+def _raise(number: int, frame: object) -> None:
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    raise SignalException(f"got {signal.Signals(number).name}", sigval=signal.Signals(number))
