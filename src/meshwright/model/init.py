@@ -1,7 +1,8 @@
 """Initial weights that are the same for every layout.
 
-Each parameter is drawn from a generator of its own, seeded by the run's seed and the parameter's name, as a whole
-tensor; a rank keeps its part. (Drawing on a sharded DTensor gives every shard the same numbers on CPU.)
+Each block of rows of a parameter is drawn from a generator of its own, seeded by the run's seed, the parameter's name
+and the block. A rank draws only the blocks that it holds a part of. (Drawing on a sharded DTensor gives every shard
+the same numbers on CPU.)
 """
 
 import hashlib
@@ -13,38 +14,48 @@ from torch import Tensor, nn
 
 from meshwright.spec.model import ModelSpec
 
-Place = Callable[[Tensor, Tensor], None]
+BLOCK_ROWS = 256
+
+Rows = Callable[[int, int], Tensor]
+"""Rows ``start`` to ``stop`` of a parameter's initial value, fp32 on the CPU."""
+
+Place = Callable[[Tensor, Rows], None]
 
 
-def parameter_seed(seed: int, name: str) -> int:
-    """Seed of one parameter: 63 bits of SHA-256 over the run's seed and the name."""
+def derived_seed(seed: int, name: str) -> int:
+    """Seed of one thing of a run: 63 bits of SHA-256 over the run's seed and the thing's name."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def initial_value(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> Tensor:
-    """The whole initial tensor of a parameter, fp32 on the CPU.
+def initial_rows(spec: ModelSpec, seed: int, name: str, shape: torch.Size, start: int, stop: int) -> Tensor:
+    """Rows ``start`` to ``stop`` of a parameter's initial value, fp32 on the CPU.
 
     Norm weights are one and biases zero; matrices are normal with ``init_std``, the two output projections of a
     block with ``init_std / sqrt(2 * num_layers)``. Rows of the vocabulary padding are zero.
     """
     if name.endswith("norm.weight"):
-        return torch.ones(shape)
+        return torch.ones(stop - start)
     if name.endswith(".bias"):
-        return torch.zeros(shape)
+        return torch.zeros(stop - start)
     std = spec.init_std
     if name.endswith(("o_proj.weight", "down_proj.weight")):
         std /= math.sqrt(2 * spec.num_layers)
-    generator = torch.Generator().manual_seed(parameter_seed(seed, name))
-    value = torch.empty(shape).normal_(0.0, std, generator=generator)
+    value = torch.empty(stop - start, *shape[1:])
+    for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
+        first = block * BLOCK_ROWS
+        generator = torch.Generator().manual_seed(derived_seed(seed, f"{name}:{block}"))
+        drawn = torch.empty(min(BLOCK_ROWS, shape[0] - first), *shape[1:]).normal_(0.0, std, generator=generator)
+        low, high = max(first, start), min(first + len(drawn), stop)
+        value[low - start : high - start] = drawn[low - first : high - first]
     if name in ("embedding.weight", "head.weight"):
-        value[spec.vocab_size :] = 0
+        value[max(spec.vocab_size - start, 0) :] = 0
     return value
 
 
-def copy_whole(parameter: Tensor, value: Tensor) -> None:
-    """Write a value into a parameter that is whole."""
-    parameter.copy_(value)
+def copy_whole(parameter: Tensor, rows: Rows) -> None:
+    """Fill a parameter that is whole."""
+    parameter.copy_(rows(0, parameter.shape[0]))
 
 
 @torch.no_grad()
@@ -52,7 +63,11 @@ def init_weights(model: nn.Module, spec: ModelSpec, seed: int, place: Place = co
     """Fill every parameter of ``model`` with its initial value.
 
     Args:
-        place: writes a whole value into a parameter that may hold only a part of it.
+        place: fills a parameter that may hold only a part of the rows.
     """
     for name, parameter in model.named_parameters():
-        place(parameter, initial_value(spec, seed, name, parameter.shape))
+
+        def rows(start: int, stop: int, name: str = name, shape: torch.Size = parameter.shape) -> Tensor:
+            return initial_rows(spec, seed, name, shape, start, stop)
+
+        place(parameter, rows)

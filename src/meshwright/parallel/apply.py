@@ -5,10 +5,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from meshwright.model.decoder import Decoder
-from meshwright.model.init import init_weights
+from meshwright.model.init import Rows, copy_whole, init_weights
 from meshwright.parallel.mesh import Mesh
 from meshwright.parallel.pipeline import PipelineExecutor, cut
 from meshwright.parallel.precision import Formats, apply_autocast
@@ -112,11 +113,13 @@ def apply_compile(model: Decoder) -> None:
         layer.forward = torch.compile(layer.forward)  # type: ignore[method-assign]
 
 
-def place_part(parameter: Tensor, value: Tensor) -> None:
-    """Write this rank's part of a whole value into a parameter."""
+def place_part(parameter: Tensor, rows: Rows) -> None:
+    """Fill a parameter, whole or sharded, with this rank's part of its initial value."""
     if not isinstance(parameter, DTensor):
-        parameter.copy_(value)
+        copy_whole(parameter, rows)
         return
-    value = value.to(parameter.device, parameter.dtype)
-    part = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-    parameter.to_local().copy_(part.to_local())
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    part = rows(offset[0], offset[0] + shape[0])
+    for dim in range(1, len(shape)):
+        part = part.narrow(dim, offset[dim], shape[dim])
+    parameter.to_local().copy_(part)

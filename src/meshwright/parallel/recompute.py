@@ -40,6 +40,9 @@ OPERATORS: dict[RecomputeKind, frozenset[Any]] = {
 }
 """Operators of each kind; every other operator is ``elementwise``."""
 
+# torch's RMS norm adds epsilon to its mean in place, and a kept result must not change after it was kept.
+NEVER_KEPT = frozenset({_aten.mean.dim, _aten.add_.Scalar})
+
 
 def kind_of(operator: Any) -> RecomputeKind:
     """The kind that an aten or collective overload belongs to."""
@@ -64,7 +67,7 @@ def apply_recompute(model: Decoder, recompute: Recompute) -> None:
 
 def _policy(select: tuple[RecomputeKind, ...]) -> Callable[..., CheckpointPolicy]:
     def policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        again = kind_of(operator) in select
+        again = operator in NEVER_KEPT or kind_of(operator) in select
         return CheckpointPolicy.PREFER_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE
 
     return policy

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from meshwright.model.init import derived_seed
 from meshwright.parallel.apply import parallelize
 from meshwright.parallel.devices import DeviceKind
 from meshwright.parallel.mesh import build_mesh
@@ -44,7 +45,7 @@ def seed_dropout(seed: int, zero_rank: int, stage: int, model_rank: int) -> None
 
     Ranks that hold the same activations draw the same masks; ranks that hold different ones draw different masks.
     """
-    torch.manual_seed(hash((seed, zero_rank, stage, model_rank)) & (2**63 - 1))
+    torch.manual_seed(derived_seed(seed, f"dropout:{zero_rank}:{stage}:{model_rank}"))
 
 
 def init_process_group(kind: DeviceKind) -> None:
