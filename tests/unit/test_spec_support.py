@@ -1,5 +1,6 @@
 """The support matrix and refusals by name."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -59,6 +60,15 @@ def test_sixteen_bit_level_in_fp32_refused() -> None:
     (refusal,) = refusals(precision=Precision(amp_level="O2", dtype="float32"))
     assert refusal.startswith("amp_config.dtype")
     assert refusals(precision=Precision(amp_level="O0", dtype="float32")) == []
+
+
+def test_attention_dropout_on_shared_residual_refused() -> None:
+    model = replace(TINY, attention_dropout=0.1)
+    train = TrainSpec(seq_length=64, batch=BATCH)
+    (refusal,) = unsupported(model, Layout(model_parallel=2), train)
+    assert refusal.key_path == "parallel_config.use_seq_parallel"
+    assert unsupported(model, Layout(model_parallel=2, use_seq_parallel=True), train) == []
+    assert unsupported(model, Layout(data_parallel=2), train) == []
 
 
 def test_unknown_device_refused() -> None:

@@ -117,6 +117,12 @@ def _sixteen_bits_in_fp32(request: Request) -> str | None:
     return f"amp_level {precision.amp_level} with dtype float32" if wanted else None
 
 
+def _shared_attention_masks(request: Request) -> str | None:
+    layout, dropout = request.layout, request.model.attention_dropout
+    shared = dropout > 0 and layout.model_parallel > 1 and not layout.use_seq_parallel
+    return f"attention_dropout {dropout} with model_parallel {layout.model_parallel}" if shared else None
+
+
 def _device(request: Request) -> str | None:
     return None if request.device in DEVICES else f"device {request.device}"
 
@@ -248,6 +254,16 @@ MATRIX: tuple[Row, ...] = (
         axis="model",
         combination="attention_dropout, hidden_dropout",
         note="every layout; masks differ between layouts, so losses agree on the same layout only",
+    ),
+    Row(
+        axis="model",
+        combination="attention_dropout with model_parallel > 1 and no use_seq_parallel",
+        note="ranks that share the residual stream draw the same masks, so different heads would get equal ones",
+        refusal=Refusal(
+            key_path="parallel_config.use_seq_parallel",
+            asked=_shared_attention_masks,
+            nearest=("true", "attention_dropout 0"),
+        ),
     ),
 )
 """What the engine does, axis by axis."""

@@ -2,15 +2,17 @@
 
 import os
 import shutil
+from dataclasses import replace
 
 import torch
 
 from meshwright.checkpoint.store import CheckpointError
 from meshwright.config.run import Run
 from meshwright.data.errors import DataError
-from meshwright.parallel.devices import DeviceKind, local_device_kind
+from meshwright.parallel.devices import DeviceKind, local_device_kind, supports_bfloat16
 from meshwright.spec.parameters import total
 from meshwright.spec.schedule import planned_steps
+from meshwright.spec.support import unsupported
 from meshwright.train.folders import run_folder
 from meshwright.train.inputs import ResumeError, eval_dataset, find_resume, train_dataset
 
@@ -21,7 +23,7 @@ BYTES_PER_PARAMETER = 12
 def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
     """One message for each mistake; an empty list where training can start."""
     kind = kind or local_device_kind()
-    messages = [*_folder_problems(run), *_device_problems(run, kind)]
+    messages = [*_folder_problems(run), *_device_problems(run, kind), *_precision_problems(run, kind)]
     try:
         data = train_dataset(run)
         held_out = eval_dataset(run)
@@ -43,6 +45,17 @@ def _device_problems(run: Run, kind: DeviceKind) -> list[str]:
     if kind.name == "cpu" or local <= torch.accelerator.device_count():
         return []
     return [f"{local} ranks on this node, but it has {torch.accelerator.device_count()} {kind.name} devices"]
+
+
+def _precision_problems(run: Run, kind: DeviceKind) -> list[str]:
+    """``dtype: auto`` is decided by the device: what the support matrix refuses is known only now."""
+    if run.train.precision.dtype != "auto" or supports_bfloat16(kind):
+        return []
+    decided = replace(run.train, precision=replace(run.train.precision, dtype="float16"))
+    return [
+        f"{violation} (dtype auto is float16 on this {kind.name})"
+        for violation in unsupported(run.model, run.layout, decided, device=kind.name)
+    ]
 
 
 def _folder_problems(run: Run) -> list[str]:
