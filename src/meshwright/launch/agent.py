@@ -36,7 +36,7 @@ def run_agent(command: list[str], node: Node, follower: Follower, neighbours: Ne
     _silence_elastic()
     files = RankFiles(node.folder, follower, node.endpoint)
     folder = node.folder
-    with neighbours or contextlib.nullcontext():
+    with neighbours or contextlib.nullcontext(), contextlib.closing(files):
         try:
             elastic_launch(_config(node, files), sys.executable)(*command)
         except ChildFailedError as exc:

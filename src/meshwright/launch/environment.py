@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+RANK_LOG_LEVEL = "MESHWRIGHT_RANK_LOG_LEVEL"
+
 
 def under_launcher() -> bool:
     """Whether this process is already a rank: started by torchrun, with RANK and WORLD_SIZE, or by us."""
@@ -31,15 +33,22 @@ def threads_per_rank(nproc_per_node: int) -> int:
 @contextlib.contextmanager
 def launcher_environment(nproc_per_node: int, draws_bar: bool) -> Iterator[None]:
     """What ranks inherit, taken back afterwards."""
+    quiet_cpp_log()
     with variables(
         OMP_NUM_THREADS=str(threads_per_rank(nproc_per_node)),
         MESHWRIGHT_LAUNCHER=str(os.getpid()),
         MESHWRIGHT_PROGRESS_BAR="1" if draws_bar else "0",
-        # For this process: torch's C++ log prints a stack for every peer that leaves. Ranks get theirs back.
-        TORCH_CPP_LOG_LEVEL=os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
-        MESHWRIGHT_RANK_LOG_LEVEL=os.environ.get("TORCH_CPP_LOG_LEVEL", "WARNING"),
     ):
         yield
+
+
+def quiet_cpp_log() -> None:
+    """Call before torch is imported in a launcher: its C++ log prints a stack for every peer that leaves.
+
+    Ranks get the level back that was set before (see `rank_files`).
+    """
+    os.environ.setdefault(RANK_LOG_LEVEL, os.environ.get("TORCH_CPP_LOG_LEVEL", "WARNING"))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from meshwright.launch import position
 from meshwright.launch.endpoint import Endpoint
+from meshwright.launch.environment import RANK_LOG_LEVEL
 from meshwright.launch.failure import read_failure
 from meshwright.launch.logs import Follower
 from meshwright.launch.outcome import RankEnd
@@ -43,7 +44,7 @@ class RankFiles(LogsSpecs):
             for env in envs.values():
                 env.update(MASTER_ADDR=self._endpoint.host, MASTER_PORT=str(self._endpoint.port))
         for local, rank in ranks.items():
-            envs[local]["TORCH_CPP_LOG_LEVEL"] = os.environ.get("MESHWRIGHT_RANK_LOG_LEVEL", "WARNING")
+            envs[local]["TORCH_CPP_LOG_LEVEL"] = os.environ.get(RANK_LOG_LEVEL, "WARNING")
             self.error_file(rank).unlink(missing_ok=True)
             envs[local]["TORCHELASTIC_ERROR_FILE"] = str(self.error_file(rank))
             envs[local][position.FILE_VARIABLE] = str(position.create(self.position_file(rank)))
@@ -56,6 +57,11 @@ class RankFiles(LogsSpecs):
             filtered_stdout=os.devnull,
             filtered_stderr=os.devnull,
         )
+
+    def close(self) -> None:
+        """Remove what only the launcher reads, once it has."""
+        for path in self._folder.glob("rank*.position"):
+            path.unlink(missing_ok=True)
 
     def end(self, rank: int, seen: ProcessFailure) -> RankEnd:
         """How a rank ended, from what the agent saw and what the rank wrote down."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.launch.console import Console
 from meshwright.launch.endpoint import choose_endpoint
-from meshwright.launch.environment import launcher_environment, signals_raise
+from meshwright.launch.environment import launcher_environment, signals_raise, threads_per_rank
 from meshwright.launch.logs import Follower, Relay
 from meshwright.launch.outcome import ExitReport, describe
 
@@ -57,6 +57,8 @@ def launch(
 
         node = Node(nproc_per_node=nproc_per_node, nnodes=nnodes, endpoint=endpoint, folder=_new_folder(log_dir))
         neighbours = Neighbours(endpoint) if nnodes > 1 else None
+        threads = threads_per_rank(nproc_per_node)
+        console.line(f"starting {nproc_per_node} ranks here, {threads} threads each; logs: {node.folder}")
         command = ["-m", "meshwright.launch.entry", worker_module, *argv_for_worker]
         with _relayed(console, prefix=nproc_per_node * nnodes > 1) as follower:
             report = run_agent(command, node, follower, neighbours)
