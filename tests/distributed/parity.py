@@ -1,6 +1,6 @@
 """One run on any layout, and the same run as a plain loop on one process."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,12 +27,12 @@ TINY = ModelSpec(
     num_layers=4,
     hidden_size=64,
     num_heads=8,
-    num_kv_heads=2,
+    num_kv_heads=8,
     head_dim=8,
-    intermediate_size=128,
-    vocab_size=503,
+    intermediate_size=96,
+    vocab_size=251,
 )
-SEQ_LENGTH = 64
+SEQ_LENGTH = 32
 GLOBAL_BATCH = 8
 CPU = torch.device("cpu")
 # With a tiny eps the update of near-zero gradients is a sign: rounding differences would be blown up to the step size.
@@ -165,4 +165,7 @@ def errors(traces: list[Trace], reference: Trace) -> dict[str, float]:
     }
 
 
-__all__ = ["TINY", "Trace", "errors", "layout_run", "plain_run", "replace", "train_spec"]
+def cosine(traces: list[Trace], reference: Trace) -> float:
+    """Smallest cosine between the first gradients of a run and of the reference, over parameters."""
+    pairs = [(trace.gradients[name], reference.gradients[name]) for trace in traces for name in trace.gradients]
+    return min(F.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item() for a, b in pairs)
