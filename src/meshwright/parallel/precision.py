@@ -107,7 +107,7 @@ class LossScale:
     def __init__(self, precision: Precision, compute: torch.dtype, device: torch.device) -> None:
         scaled = compute == torch.float16
         self.dynamic = scaled and precision.loss_scale == "dynamic"
-        fixed = precision.loss_scale if isinstance(precision.loss_scale, float) and scaled else 1.0
+        fixed = float(precision.loss_scale) if scaled and isinstance(precision.loss_scale, int | float) else 1.0
         self.scale = torch.tensor(INITIAL_SCALE if self.dynamic else fixed, device=device)
         self.good_steps = torch.zeros((), dtype=torch.int64, device=device)
 
