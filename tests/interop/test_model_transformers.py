@@ -1,4 +1,4 @@
-"""Logits and gradients of the decoder against transformers, with the same weights. Random models, nothing downloaded."""
+"""Logits and gradients of the decoder against transformers, with the same random weights."""
 
 from pathlib import Path
 

@@ -53,43 +53,49 @@ class VocabShard:
     reduce: VocabReduce
 
 
-class _CrossEntropySum(torch.autograd.Function):
-    """Numerically stable softmax cross entropy, fp32 inside; keeps one [T, V] tensor for backward.
+def _row_blocks(logits_TV: Tensor) -> list[slice]:
+    """Runs of rows whose fp32 temporaries stay in the cache of a CPU, or are few kernels on a device."""
+    elements = 2**19 if logits_TV.device.type == "cpu" else 2**26
+    rows = max(elements // logits_TV.shape[1], 1)
+    return [slice(first, first + rows) for first in range(0, logits_TV.shape[0], rows)]
 
-    The two reductions are those of vocab-parallel cross entropy (arXiv:1909.08053, section 3).
+
+class _CrossEntropySum(torch.autograd.Function):
+    """Softmax cross entropy with fp32 arithmetic over logits of any dtype.
+
+    Keeps nothing but the logits, which become their own gradient: the caller must not use them again. The two
+    reductions are those of vocab-parallel cross entropy (arXiv:1909.08053, section 3).
     """
 
     @staticmethod
     def forward(ctx: Any, logits_TV: Tensor, labels_T: Tensor, shard: VocabShard) -> Tensor:
         columns = logits_TV.shape[1]
         real = min(max(shard.vocab_size - shard.start, 0), columns)
-        logits_TV = logits_TV.float()
-        largest_T = shard.reduce.max(
-            logits_TV[:, :real].amax(dim=1) if real else logits_TV.new_full(labels_T.shape, -torch.inf)
-        )
-        probabilities_TV = (logits_TV - largest_T[:, None]).exp_()
-        if real < columns:
-            probabilities_TV[:, real:] = 0
         supervised_T = labels_T != IGNORE_INDEX
         column_T = labels_T - shard.start
         here_T = supervised_T & (column_T >= 0) & (column_T < real)
         column_T = column_T.clamp(0, columns - 1)
-        target_T = logits_TV.gather(1, column_T[:, None])[:, 0] - largest_T
+        local_T = torch.cat([logits_TV[rows, :real].float().logsumexp(dim=1) for rows in _row_blocks(logits_TV)])
+        largest_T = shard.reduce.max(local_T)
+        target_T = logits_TV.gather(1, column_T[:, None])[:, 0].float() - largest_T
         target_T = torch.where(here_T, target_T, 0.0)
-        total_T, target_T = shard.reduce.sum(torch.stack((probabilities_TV.sum(dim=1), target_T)))
-        probabilities_TV.div_(total_T[:, None])
-        ctx.save_for_backward(probabilities_TV, column_T, here_T, supervised_T)
-        ctx.logits_dtype = logits_TV.dtype
+        total_T, target_T = shard.reduce.sum(torch.stack(((local_T - largest_T).exp(), target_T)))
+        ctx.save_for_backward(logits_TV, largest_T + total_T.log(), column_T, here_T, supervised_T)
+        ctx.real = real
         return torch.where(supervised_T, total_T.log() - target_T, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        gradient_TV, column_T, here_T, supervised_T = ctx.saved_tensors
+        logits_TV, normalizer_T, column_T, here_T, supervised_T = ctx.saved_tensors
         weight_T = grad * supervised_T
-        # In place: the probabilities are ours alone, and a second backward over them fails by version.
-        gradient_TV.mul_(weight_T[:, None])
-        gradient_TV.scatter_add_(1, column_T[:, None], -(weight_T * here_T)[:, None])
-        return gradient_TV, None, None
+        target_T = -(weight_T * here_T)
+        # In place: the logits are ours alone, and a second backward over them fails by version.
+        for rows in _row_blocks(logits_TV):
+            gradient = (logits_TV[rows].float() - normalizer_T[rows, None]).exp_().mul_(weight_T[rows, None])
+            gradient[:, ctx.real :] = 0
+            gradient.scatter_add_(1, column_T[rows, None], target_T[rows, None])
+            logits_TV[rows] = gradient
+        return logits_TV.detach(), None, None
 
 
 class TokenLoss(nn.Module):
