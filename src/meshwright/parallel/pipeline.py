@@ -70,6 +70,7 @@ class PipelineExecutor:
         self._model, self._mesh = model, mesh
         self._hidden_dtype, self._device = hidden_dtype, device
         self._micro_batch_size = micro_batch_size
+        self._batch_shape = (micro_batch_size * micro_batch_num, model.seq_length)
         self._schedule = self._build(micro_batch_num)
         self._weight = torch.ones((), device=device)
 
@@ -106,6 +107,13 @@ class PipelineExecutor:
         return loss_sum * self._weight
 
     def _inputs(self, tokens: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        # Receive buffers are made once: another shape would fail late, in the loss, or not at all.
+        for name, given in (("tokens", tokens), ("labels", labels)):
+            if given.shape != self._batch_shape:
+                raise ValueError(
+                    f"{name} of shape {tuple(given.shape)} given to a pipeline built for {self._batch_shape}"
+                    " (sequences of all micro-batches, seq_length)"
+                )
         args = (tokens,) if self._model.takes_tokens else ()
         return args, {"labels_BS": labels} if self._model.gives_loss else {}
 
@@ -119,6 +127,9 @@ class PipelineExecutor:
 
         Returns:
             That weighted loss on the last stage, zero elsewhere; 0-d fp32.
+
+        Raises:
+            ValueError: another shape than the pipeline was built for.
         """
         self._weight = weight
         args, kwargs = self._inputs(tokens, labels)
