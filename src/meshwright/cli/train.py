@@ -67,8 +67,8 @@ def _launch(args: argparse.Namespace) -> int:
 
     if args.nnodes < 1:
         raise _RequestError(f"--nnodes {args.nnodes}: must be 1 or more")
-    nproc, the_run = _checked_run(args)
     choose_endpoint(args.rdzv_endpoint, args.nnodes)
+    nproc, the_run = _checked_run(args)
     folder = run_folder(the_run.config)
     report = launch(
         [str(args.config), *args.overrides],
@@ -134,6 +134,7 @@ def _default_ranks(config: "Config", nnodes: int) -> int:
 
         if torch.accelerator.is_available():
             return torch.accelerator.device_count()
+        return fewest if fewest % nnodes else fewest // nnodes
     if fewest % nnodes:
         raise _RequestError(f"{fewest} ranks do not spread evenly over --nnodes {nnodes}; give --nproc-per-node")
     return fewest // nnodes

@@ -32,7 +32,14 @@ _PEER_ERRORS = (
     "failed to recv",
     "store->get",
 )
-_PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "ConnectionError")
+_PEER_TYPES = (
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "BrokenPipeError",
+    "ConnectionError",
+    "PeerLost",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
