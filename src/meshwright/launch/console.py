@@ -99,4 +99,5 @@ def _make_bar() -> Any:
         BarColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[metrics]}"),
+        refresh_per_second=4,
     )
