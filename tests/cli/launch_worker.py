@@ -21,7 +21,7 @@ def main(behaviour: str) -> None:
     agree(run_facts("hash-of-rank-1" if behaviour == "disagree" and rank == 1 else "hash"))
     print(
         f"rank={rank} world={dist.get_world_size()} local={os.environ['LOCAL_RANK']} "
-        f"node={os.environ['GROUP_RANK']} port={os.environ['MASTER_PORT']} threads={torch.get_num_threads()}",
+        f"node={os.environ['GROUP_RANK']} port={os.environ['MASTER_PORT']} threads={os.environ['OMP_NUM_THREADS']}",
         flush=True,
     )
     for step in range(1, STEPS + 1):
