@@ -6,9 +6,14 @@ from torch import Tensor, nn
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x / rms(x) * weight`` over the last dimension (arXiv:1910.07467), computed in fp32, in the dtype of ``x``."""
-    with torch.autocast(x.device.type, enabled=False):
-        return F.rms_norm(x.float(), (weight.shape[0],), weight.float(), eps).to(x.dtype)
+    """``x / rms(x) * weight`` over the last dimension (arXiv:1910.07467), computed in fp32.
+
+    The result has the dtype of ``x``; under autocast that of autocast, once instead of in each projection it feeds.
+    """
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    with torch.autocast(kind, enabled=False):
+        return F.rms_norm(x.float(), (weight.shape[0],), weight.float(), eps).to(dtype)
 
 
 class RMSNorm(nn.Module):
