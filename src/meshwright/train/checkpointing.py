@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from meshwright.config.run import Run, resolved_yaml
+from meshwright.spec.layout import Layout
 from meshwright.train.gradients import TIED
 from meshwright.train.step import TrainState
 
@@ -74,16 +75,25 @@ def identity(run: Run, data_fingerprint: str) -> dict[str, Any]:
 
 def identity_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """One line for each value that differs; tuples and lists count as equal, since JSON has only the latter."""
-
-    def plain(value: Any) -> Any:
-        return list(value) if isinstance(value, tuple) else value
-
     names = dict.fromkeys([*saved, *current])
     return [
-        f"{name}: checkpoint {saved.get(name)!r}, this run {plain(current.get(name))!r}"
+        f"{name}: checkpoint {saved.get(name)!r}, this run {_plain(current.get(name))!r}"
         for name in names
-        if saved.get(name) != plain(current.get(name))
+        if saved.get(name) != _plain(current.get(name))
     ]
+
+
+def same_ranks(saved: Mapping[str, Any], layout: Layout) -> bool:
+    """Whether a rank now holds what the rank of its number held when the run state ``saved`` was written.
+
+    Random states go by rank number: with another mesh order or sequence split they would give ranks that share
+    activations different dropout masks.
+    """
+    return saved.get("ranks") == {name: _plain(value) for name, value in asdict(layout).items()}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def run_state(run: Run, run_id: str, counters: Counters, data_fingerprint: str) -> dict[str, Any]:
@@ -93,5 +103,6 @@ def run_state(run: Run, run_id: str, counters: Counters, data_fingerprint: str) 
         "counters": asdict(counters),
         "identity": identity(run, data_fingerprint),
         "layout": run.layout.short(),
+        "ranks": asdict(run.layout),
         "config": resolved_yaml(run),
     }
