@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from meshwright.data.loader import Batch
 from meshwright.launch.failure import set_position
+from meshwright.parallel.tensor import local
 from meshwright.train.step import TrainState
 
 
@@ -22,10 +23,15 @@ class NonFiniteError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Finding:
-    """The first bad value on one rank; forward comes before backward, earlier stages before later ones."""
+    """The first bad value on one rank.
+
+    Forward comes before backward and earlier stages before later ones. Tensor-parallel ranks see a bad value
+    together, since they add up their parts: the one whose weights are bad comes first.
+    """
 
     phase_order: int
     stage: int
+    weights_finite: bool
     rank: int
     phase: str
     module: str
@@ -37,6 +43,7 @@ class _Watch:
     def __init__(self, model: nn.Module) -> None:
         self.forward: str | None = None
         self.backward: str | None = None
+        self.weights_finite = True
         self._handles = [
             module.register_forward_hook(self._hook(name))
             for name, module in model.named_modules()
@@ -44,11 +51,13 @@ class _Watch:
         ]
 
     def _hook(self, name: str) -> Any:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        def hook(module: nn.Module, _args: Any, output: Any) -> None:
             if not isinstance(output, Tensor) or not output.is_floating_point():
                 return
-            if self.forward is None and not torch.isfinite(output).all():
+            # Detached: recomputation counts the tensors that autograd keeps, and must not meet ours.
+            if self.forward is None and not torch.isfinite(output.detach()).all():
                 self.forward = name
+                self.weights_finite = all(bool(torch.isfinite(local(p.detach())).all()) for p in module.parameters())
             if output.requires_grad:
                 output.register_hook(lambda grad: self._backward(name, grad))
 
@@ -72,16 +81,27 @@ def locate(state: TrainState, batch: Batch, step: int) -> Finding | None:
     weight = 1.0 / (batch.labels != -100).sum().clamp(min=1)
     watch = _Watch(state.model)
     try:
-        state.executor.forward_backward(batch.tokens, batch.labels, state.loss_scale.scale * weight)
+        # Compiled code would run on without the hooks.
+        with torch.compiler.set_stance("force_eager"):
+            state.executor.forward_backward(batch.tokens, batch.labels, state.loss_scale.scale * weight)
     finally:
         watch.remove()
         state.optimizer.zero_grad()
     rank, stage = dist.get_rank(), state.mesh.at.pipeline
     mine = None
     if watch.forward is not None:
-        mine = Finding(phase_order=0, stage=stage, rank=rank, phase="forward", module=watch.forward)
+        mine = Finding(
+            phase_order=0,
+            stage=stage,
+            weights_finite=watch.weights_finite,
+            rank=rank,
+            phase="forward",
+            module=watch.forward,
+        )
     elif watch.backward is not None:
-        mine = Finding(phase_order=1, stage=-stage, rank=rank, phase="backward", module=watch.backward)
+        mine = Finding(
+            phase_order=1, stage=-stage, weights_finite=True, rank=rank, phase="backward", module=watch.backward
+        )
     everyone: list[Finding | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return min((finding for finding in everyone if finding is not None), default=None)
@@ -92,4 +112,5 @@ def explain(finding: Finding | None, step: int, loss: float, norm: float) -> str
     what = f"step {step}: loss {loss:g}, gradient norm {norm:g}; no weight was changed by it"
     if finding is None:
         return f"{what}. Running the batch again gave finite module outputs: the value came from the loss itself"
-    return f"{what}. First bad value: rank {finding.rank}, {finding.phase} of module {finding.module}"
+    why = "" if finding.weights_finite else ", whose weights are not finite"
+    return f"{what}. First bad value: rank {finding.rank}, {finding.phase} of module {finding.module}{why}"

@@ -10,14 +10,16 @@ class StepProfiler:
 
     Args:
         steps: first and last step, or None to trace nothing.
+        first_step: the step that the run starts with.
     """
 
-    def __init__(self, steps: tuple[int, int] | None, folder: Path, rank: int) -> None:
+    def __init__(self, steps: tuple[int, int] | None, folder: Path, rank: int, *, first_step: int = 1) -> None:
         self._steps, self._file = steps, folder / f"rank{rank}.json"
+        self._first_step = first_step
         self._profiler: Any = None
 
     def __enter__(self) -> Self:
-        if self._steps is not None and self._steps[0] == 1:
+        if self._steps is not None and self._steps[0] <= self._first_step <= self._steps[1]:
             self._start()
         return self
 

@@ -33,6 +33,7 @@ from meshwright.train.start import start_lines
 from meshwright.train.step import TrainState, evaluate_batch, train_step
 
 OVERFLOWS_IN_A_ROW = 20
+NO_TOKENS, OVERFLOW = "no supervised tokens", "overflow"
 
 
 @dataclass
@@ -95,10 +96,11 @@ class Trainer:
 
     def _loop(self) -> None:
         config, train = self.run.config, self.run.train
-        profiler = StepProfiler(config.monitor.profile_steps, self.folder.profile, dist.get_rank())
+        first = self.counters.step + 1
+        profiler = StepProfiler(config.monitor.profile_steps, self.folder.profile, dist.get_rank(), first_step=first)
         pending: _Pending | None = None
         with self._loader() as loader, profiler:
-            for step in range(self.counters.step + 1, self.total_steps + 1):
+            for step in range(first, self.total_steps + 1):
                 set_position(step, "data")
                 started = time.perf_counter()
                 batch = self._to_device(next(loader))
@@ -113,11 +115,15 @@ class Trainer:
                 numbers = HostCopy(outcome.stacked())
                 if pending is not None:
                     self._settle(pending)
-                # Having read the step before, this one's dispatch takes as long as a step in steady state.
+                boundary = self._boundary(step)
+                if boundary:
+                    numbers.read()
+                # Having read the step before, this one's dispatch takes as long as a step in steady state. At a
+                # boundary nothing follows that would wait for this one: its own end counts.
                 seconds = time.perf_counter() - started
                 pending = _Pending(step=step, numbers=numbers, batch=batch, waited=waited, seconds=seconds)
                 profiler.step(step)
-                if self._boundary(step):
+                if boundary:
                     self._settle(pending)
                     pending = None
                     self._at_boundary(step)
@@ -159,9 +165,10 @@ class Trainer:
                 f"{scale:g} and gradients are still not finite"
             )
         self._meter.count(StepTime(seconds=pending.seconds, waited=pending.waited, supervised=supervised))
-        self._report(pending.step, loss, norm, scale, unsupervised=unsupervised)
+        reason = NO_TOKENS if unsupervised else OVERFLOW if overflow else None
+        self._report(pending.step, loss, norm, scale, skipped=reason)
 
-    def _report(self, step: int, loss: float, norm: float, scale: float, *, unsupervised: bool) -> None:
+    def _report(self, step: int, loss: float, norm: float, scale: float, *, skipped: str | None) -> None:
         if not self.first:
             return
         train, counters = self.run.train, self.counters
@@ -172,16 +179,18 @@ class Trainer:
             "train/tokens": step * train.tokens_per_step,
             "train/supervised_tokens": counters.supervised_tokens,
         }
-        if unsupervised:
+        if counters.unsupervised:
             metrics["train/unsupervised_steps"] = counters.unsupervised
-        else:
-            metrics |= {"train/loss": loss, "train/grad_norm": norm}
+        if skipped != NO_TOKENS:
+            metrics["train/loss"] = loss
+        if skipped is None:
+            metrics["train/grad_norm"] = norm
         if self.state.loss_scale.dynamic:
             metrics |= {"train/loss_scale": scale, "train/skipped_steps": counters.skipped}
         metrics |= self._meter.read(self.total_steps - step) | self._memory()
         self._write(step, metrics)
-        if step % self.run.config.monitor.log_steps == 0 or step in (1, self.total_steps):
-            note = "  no supervised tokens: step skipped" if unsupervised else ""
+        note = f"  {skipped}: step skipped" if skipped else ""
+        if note or step % self.run.config.monitor.log_steps == 0 or step in (1, self.total_steps):
             self._say(step_line(step, self.total_steps, metrics) + note)
 
     def evaluate(self) -> float:
@@ -232,7 +241,8 @@ class Trainer:
         self.counters = Counters(**saved["counters"])
         if resume.path.parent.resolve() == self.folder.checkpoints.resolve():
             self.run_id = saved["run_id"]
-        states = load_rank_state(resume.path, dist.get_rank()) if saved["layout"] == self.run.layout.short() else None
+        same = checkpointing.same_ranks(saved, self.run.layout)
+        states = load_rank_state(resume.path, dist.get_rank()) if same else None
         if states is not None:
             checkpointing.restore_random_state(states, self.device)
 
@@ -262,7 +272,7 @@ class Trainer:
         if resume is not None:
             for skipped in resume.skipped:
                 self._say(f"passed over {skipped}")
-            changed = resume.state["layout"] != self.run.layout.short()
+            changed = not checkpointing.same_ranks(resume.state, self.run.layout)
             note = (
                 f" (saved with layout {resume.state['layout']}; random numbers of dropout start anew)"
                 if changed
