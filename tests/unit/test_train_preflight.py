@@ -1,0 +1,137 @@
+"""What is told before any worker starts: one message for each mistake."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from meshwright.config.load import load_config
+from meshwright.config.run import Run, resolve
+from meshwright.data.indexed import IndexedWriter
+from meshwright.parallel.devices import KINDS
+from meshwright.train import checkpointing
+from meshwright.train.inputs import train_dataset
+from meshwright.train.preflight import check
+
+MODEL = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "vocab_size": 97}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    with IndexedWriter(tmp_path / "train", vocab_size=97) as writer:
+        writer.add_document(np.arange(400) % 97)
+    return tmp_path / "train"
+
+
+def make(folder: Path, *overrides: str, world_size: int = 1, **sections: Any) -> Run:
+    values = {
+        "output_dir": str(folder / "out"),
+        "model": MODEL,
+        "train": {"seq_length": 16, "global_batch_size": 4, "micro_batch_size": 1, "train_steps": 3},
+        "dataset": {"paths": [str(folder / "train")]},
+        **sections,
+    }
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return resolve(load_config(path, overrides), world_size)
+
+
+def save_checkpoint(run: Run, root: Path) -> Path:
+    from meshwright.checkpoint.store import save
+
+    counters = checkpointing.Counters(step=3, tokens=192)
+    state = checkpointing.run_state(run, "a", counters, train_dataset(run).fingerprint())
+    return save(root, 3, tensors={}, state=state, rank_state={}, run_id="a")
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_run_that_can_start_has_no_messages(tmp_path):
+    assert check(make(tmp_path), kind=KINDS["cpu"]) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_corpus_is_named(tmp_path):
+    (message,) = check(make(tmp_path), kind=KINDS["cpu"])
+    assert str(tmp_path / "train") in message
+
+
+def test_a_corpus_too_short_for_one_sample_is_refused(tmp_path, corpus):
+    (message,) = check(make(tmp_path, "train.seq_length=1024"), kind=KINDS["cpu"])
+    assert message == f"{corpus}: 400 tokens, too few for one sample: seq_length 1024 needs at least 1025"
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_missing_held_out_corpus_is_named(tmp_path):
+    (message,) = check(make(tmp_path, f"dataset.eval_paths=[{tmp_path / 'gone'}]"), kind=KINDS["cpu"])
+    assert str(tmp_path / "gone") in message
+
+
+@pytest.mark.usefixtures("corpus")
+def test_evaluation_without_held_out_data_is_refused(tmp_path):
+    assert check(make(tmp_path, "train.eval_steps=2"), kind=KINDS["cpu"]) == [
+        "train.eval_steps is set, but dataset.eval_paths names no held-out data"
+    ]
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_run_without_a_step_is_refused_with_the_arithmetic(tmp_path):
+    run = make(tmp_path, "train.train_steps=null", "train.epochs=0.1")
+    (message,) = check(run, kind=KINDS["cpu"])
+    assert message.startswith("train: the run has no step to make: epochs 0.1 x 24 samples / global_batch_size 4")
+
+
+@pytest.mark.usefixtures("corpus")
+def test_an_output_dir_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "out").write_text("")
+    assert check(make(tmp_path), kind=KINDS["cpu"]) == [f"output_dir: {tmp_path / 'out'} is a file"]
+
+
+@pytest.mark.usefixtures("corpus")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_output_dir_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "shut").mkdir(mode=0o500)
+    run = make(tmp_path, f"output_dir={tmp_path / 'shut' / 'deep' / 'out'}")
+    assert check(run, kind=KINDS["cpu"]) == [f"output_dir: {tmp_path / 'shut'} is not writable"]
+
+
+def test_a_checkpoint_larger_than_the_disk_is_refused(tmp_path):
+    with IndexedWriter(tmp_path / "train", vocab_size=128256) as writer:
+        writer.add_document(np.arange(400))
+    # 1,000 layers of the widest public model: no disk holds it.
+    run = make(tmp_path, model={"preset": "llama3.1-405b", "num_layers": 1_000})
+    (message,) = check(run, kind=KINDS["cpu"])
+    assert message.startswith("output_dir: one checkpoint needs about 38")
+    assert f"{tmp_path} has" in message
+
+
+@pytest.mark.usefixtures("corpus")
+def test_more_ranks_than_devices_are_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    run = make(tmp_path, "train.global_batch_size=64", world_size=64)
+    (message,) = check(run, kind=KINDS["cuda"])
+    assert message.startswith("64 ranks on this node, but it has")
+    assert message.endswith("cuda devices")
+
+
+@pytest.mark.usefixtures("corpus")
+def test_checkpoints_are_checked_before_workers_start(tmp_path):
+    run = make(tmp_path)
+    path = save_checkpoint(run, tmp_path / "out" / "checkpoints")
+    assert check(run, kind=KINDS["cpu"]) == []
+    (refused,) = check(make(tmp_path, "checkpoint.resume=never"), kind=KINDS["cpu"])
+    assert refused.startswith("checkpoint.resume is never, but")
+    (other,) = check(make(tmp_path, "seed=2"), kind=KINDS["cpu"])
+    assert f"{path} is a checkpoint of another run" in other
+    assert "seed: checkpoint 1, this run 2" in other
+    (missing,) = check(make(tmp_path, f"checkpoint.resume={tmp_path / 'gone'}"), kind=KINDS["cpu"])
+    assert str(tmp_path / "gone") in missing
+
+
+def test_every_mistake_is_told_at_once(tmp_path):
+    (tmp_path / "out").write_text("")
+    run = make(tmp_path, "train.global_batch_size=64", world_size=64)
+    messages = check(run, kind=KINDS["cuda"])
+    assert len(messages) == 3
