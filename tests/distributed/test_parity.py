@@ -60,7 +60,7 @@ def test_table_proves_precision_against_zero_with_and_without_a_pipeline():
 @pytest.mark.parametrize("row", [*table.fp32_rows(), *table.sixteen_bit_rows()], ids=table.name_of)
 def test_row_is_legal_and_supported(row):
     layout = table.layout_of(row)
-    request = (table.MODELS[row["model"]], layout, table.train_of(row, layout))
+    request = (table.model_of(row), layout, table.train_of(row, layout))
     assert violations(*request, layout.world_size) == []
     assert unsupported(*request) == []
 
