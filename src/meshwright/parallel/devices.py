@@ -1,5 +1,7 @@
 """What differs between cpu, cuda and npu, in one place."""
 
+import ctypes
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +65,23 @@ def local_device(kind: DeviceKind, local_rank: int) -> torch.device:
     return torch.device(kind.name, local_rank)
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+
+def keep_freed_memory(kind: DeviceKind) -> None:
+    """Let the C library hold on to freed blocks, as the allocators of accelerators do.
+
+    By default glibc maps every large tensor anew and unmaps it when freed, so that each step faults all its pages in
+    again (mallopt(3)). Does nothing where tensors live elsewhere or the C library is another one.
+    """
+    if kind.name != "cpu" or not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, -1)
+
+
 def supports_bfloat16(kind: DeviceKind) -> bool:
     """Whether matrix products in bf16 run natively or close to it."""
     return torch.cuda.is_bf16_supported(including_emulation=False) if kind.name == "cuda" else True
@@ -112,7 +131,6 @@ def memory_use(kind: DeviceKind, device: torch.device) -> MemoryUse:
 
 def _process_memory() -> MemoryUse:
     import resource
-    import sys
 
     import psutil
 

@@ -17,12 +17,13 @@ def main(arguments: Sequence[str]) -> None:
     import torch.distributed as dist
 
     from meshwright.launch.agreement import agree, run_facts
-    from meshwright.parallel.devices import local_device, local_device_kind
+    from meshwright.parallel.devices import keep_freed_memory, local_device, local_device_kind
     from meshwright.train.build import init_process_group
     from meshwright.train.trainer import Trainer
 
     quiet_torch()
     kind = local_device_kind()
+    keep_freed_memory(kind)
     run = resolve(load_config(Path(arguments[0]), arguments[1:]), int(os.environ["WORLD_SIZE"]), device=kind.name)
     device = local_device(kind, int(os.environ["LOCAL_RANK"]))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
