@@ -6,7 +6,6 @@ that help and typing mistakes answer at once.
 
 import argparse
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -37,7 +36,6 @@ VERBS = {
     "eval": Verb("meshwright.cli.eval", "held-out loss, perplexity and bits per byte", overrides=True),
     "generate": Verb("meshwright.cli.generate", "continue a prompt from any checkpoint"),
     "data": Verb("meshwright.cli.data", "prepare and inspect token data"),
-    "checkpoint": Verb("meshwright.cli.checkpoint", "inspect and verify checkpoints"),
     "config": Verb("meshwright.cli.config", "start, show, check and compare configs", overrides=True),
 }
 
@@ -87,7 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"meshwright {__version__}")
         return 0
     name = arguments[0]
-    if name not in _available():
+    if name not in VERBS:
         return _unknown(name)
     verb = VERBS[name]
     module = importlib.import_module(verb.module)
@@ -101,12 +99,8 @@ def _dispatch(arguments: list[str]) -> int:
     return int(module.run(args))
 
 
-def _available() -> dict[str, Verb]:
-    return {name: verb for name, verb in VERBS.items() if importlib.util.find_spec(verb.module)}
-
-
 def _overview() -> str:
-    verbs = "\n".join(f"  {name:<12}{verb.help}" for name, verb in _available().items())
+    verbs = "\n".join(f"  {name:<12}{verb.help}" for name, verb in VERBS.items())
     return f"""usage: meshwright VERB ...
 
 Declare an LLM training run in one YAML file: plan it, prove it, train it under any parallel layout.
@@ -120,8 +114,8 @@ Exit codes: 0 done, 1 the work failed, 2 the request was wrong."""
 def _unknown(name: str) -> int:
     import difflib
 
-    near = difflib.get_close_matches(name, _available(), 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_available())}"
+    near = difflib.get_close_matches(name, VERBS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
     print(f"meshwright: no verb {name!r}; {hint}", file=sys.stderr)
     return 2
 
