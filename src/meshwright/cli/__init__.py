@@ -103,7 +103,7 @@ def _overview() -> str:
     verbs = "\n".join(f"  {name:<12}{verb.help}" for name, verb in VERBS.items())
     return f"""usage: meshwright VERB ...
 
-Declare an LLM training run in one YAML file: plan it, prove it, train it under any parallel layout.
+Declare an LLM training run in one YAML file, check it, and train it under any parallel layout.
 
 {verbs}
 
