@@ -61,6 +61,11 @@ def _generate(args: argparse.Namespace) -> str:
     if file is None:
         raise DataError("no tokenizer: the run names none in dataset.tokenizer; give --tokenizer FILE")
     tokenizer = load_tokenizer(file)
+    vocab_size = loaded.run.model.vocab_size
+    if tokenizer.vocab_size > vocab_size:
+        raise DataError(
+            f"{file}: has ids up to {tokenizer.vocab_size - 1}, outside the model's vocabulary of {vocab_size}"
+        )
     # An empty prompt starts where documents start: after an end of text.
     prompt = tokenizer.encode([args.prompt])[0] or [tokenizer.eos_id]
     new = generate(
