@@ -27,7 +27,7 @@ against a plain loop that shares no code with the parallel step; 16-bit rows aga
 - `weight`: largest absolute error of the weights after the last step. Limit: fp32 {weight:.0e} (AdamW's eps is 1e-5
   here: a tiny one turns rounding of near-zero gradients into whole steps); none in 16 bits.
 - `angle`: largest 1 - cosine of the first gradients over parameters. Limit: 16 bits {angle:.0e}.
-- `s`: seconds of the run, processes started and ended included.
+- `s`: seconds of the run, processes started and ended included, on whatever else the machine was doing.
 
 """
 
