@@ -13,7 +13,7 @@ from meshwright.config.run import Run, resolve
 from meshwright.data.indexed import IndexedWriter
 from meshwright.parallel.devices import KINDS
 from meshwright.train import checkpointing
-from meshwright.train.inputs import train_dataset
+from meshwright.train.inputs import find_start, train_dataset
 from meshwright.train.preflight import check
 
 MODEL = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "vocab_size": 97}
@@ -135,3 +135,25 @@ def test_every_mistake_is_told_at_once(tmp_path):
     run = make(tmp_path, "train.global_batch_size=64", world_size=64)
     messages = check(run, kind=KINDS["cuda"])
     assert len(messages) == 3
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_run_with_damaged_checkpoints_only_is_not_started_anew(tmp_path):
+    run = make(tmp_path)
+    path = save_checkpoint(run, tmp_path / "out" / "checkpoints")
+    (path / "state.json").write_text("")
+    (message,) = check(run, kind=KINDS["cpu"])
+    assert "none is complete" in message
+    assert f"{path}: " in message
+    assert "state.json" in message
+
+
+@pytest.mark.usefixtures("corpus")
+def test_an_interrupted_first_save_does_not_keep_a_run_from_starting(tmp_path):
+    run = make(tmp_path)
+    partial = tmp_path / "out" / "checkpoints" / ".step-00000003.partial"
+    partial.mkdir(parents=True)
+    assert check(run, kind=KINDS["cpu"]) == []
+    start = find_start(run, train_dataset(run).fingerprint())
+    assert start.resume is None
+    assert start.passed_over == (f"{partial}: the save was interrupted before it was complete",)

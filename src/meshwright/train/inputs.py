@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from meshwright.checkpoint.store import find_latest, read_state
 from meshwright.config.run import Run
@@ -16,15 +17,23 @@ class ResumeError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """A checkpoint to start from.
-
-    Attributes:
-        skipped: one line for each newer checkpoint that was passed over.
-    """
+    """A checkpoint to go on from, with the run state saved in it."""
 
     path: Path
-    state: dict[str, object]
-    skipped: tuple[str, ...] = ()
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a run starts.
+
+    Attributes:
+        resume: the checkpoint it goes on from; None where it starts anew.
+        passed_over: one line for each newer checkpoint that was not taken, with the reason.
+    """
+
+    resume: Resume | None
+    passed_over: tuple[str, ...] = ()
 
 
 def train_dataset(run: Run) -> TokenDataset:
@@ -48,15 +57,17 @@ def eval_dataset(run: Run) -> TokenDataset | None:
     )
 
 
-def find_resume(run: Run, data_fingerprint: str) -> Resume | None:
-    """The checkpoint that ``checkpoint.resume`` asks for, or None where the run starts anew.
+def find_start(run: Run, data_fingerprint: str) -> Start:
+    """What ``checkpoint.resume`` asks for.
 
     Raises:
-        ResumeError: there is none where one is named, it is damaged, or it belongs to a run that is not this one;
-            the message lists what differs.
+        ResumeError: the checkpoint that is named, or every one there is, is damaged; or it belongs to a run that is
+            not this one, and the message lists what differs.
     """
     choice = run.config.checkpoint.resume
     root = run_folder(run.config).checkpoints
+    if choice not in ("auto", "never"):
+        return Start(resume=_checked(Path(choice), run, data_fingerprint))
     found = find_latest(root)
     if choice == "never":
         if found.path is not None:
@@ -64,24 +75,27 @@ def find_resume(run: Run, data_fingerprint: str) -> Resume | None:
                 f"checkpoint.resume is never, but {root} holds checkpoints ({found.path.name}); choose another "
                 "output_dir, or remove them"
             )
-        return None
-    if choice == "auto":
-        skipped = tuple(f"{path}: {reason}" for path, reason in found.skipped)
-        if found.path is None:
-            return None
-        return _checked(found.path, run, data_fingerprint, skipped)
-    return _checked(Path(choice), run, data_fingerprint, ())
+        return Start(resume=None)
+    passed_over = tuple(f"{path}: {reason}" for path, reason in found.skipped)
+    if found.path is not None:
+        return Start(resume=_checked(found.path, run, data_fingerprint), passed_over=passed_over)
+    # A save that never finished is nothing lost; a committed one that cannot be read is for the user to decide on.
+    if any(not path.name.startswith(".") for path, _ in found.skipped):
+        lines = "\n  ".join(passed_over)
+        raise ResumeError(
+            f"{root} holds checkpoints, but none is complete:\n  {lines}\nmove them away to start anew, or name one in "
+            "checkpoint.resume"
+        )
+    return Start(resume=None, passed_over=passed_over)
 
 
-def _checked(path: Path, run: Run, data_fingerprint: str, skipped: tuple[str, ...]) -> Resume:
+def _checked(path: Path, run: Run, data_fingerprint: str) -> Resume:
     state = read_state(path)
-    saved = state.get("identity", {})
-    assert isinstance(saved, dict)
-    differences = identity_differences(saved, identity(run, data_fingerprint))
+    differences = identity_differences(state.get("identity", {}), identity(run, data_fingerprint))
     if differences:
         lines = "\n  ".join(differences)
         raise ResumeError(
             f"{path} is a checkpoint of another run; resume would not continue it:\n  {lines}\n"
             "choose another output_dir or checkpoint.resume, or make the config equal"
         )
-    return Resume(path=path, state=state, skipped=skipped)
+    return Resume(path=path, state=state)

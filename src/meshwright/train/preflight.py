@@ -14,7 +14,7 @@ from meshwright.spec.parameters import total
 from meshwright.spec.schedule import planned_steps
 from meshwright.spec.support import unsupported
 from meshwright.train.folders import run_folder
-from meshwright.train.inputs import ResumeError, eval_dataset, find_resume, train_dataset
+from meshwright.train.inputs import ResumeError, eval_dataset, find_start, train_dataset
 
 BYTES_PER_PARAMETER = 12
 """fp32 weight and two fp32 moments: the tensors of a checkpoint."""
@@ -30,7 +30,7 @@ def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
         planned_steps(
             run.train.duration, run.train.tokens_per_step, run.train.batch.global_batch_size, data.num_samples
         )
-        find_resume(run, data.fingerprint())
+        find_start(run, data.fingerprint())
     except (DataError, ResumeError, CheckpointError) as error:
         return [*messages, str(error)]
     except ValueError as error:

@@ -14,6 +14,7 @@ from meshwright.checkpoint.store import load_rank_state, load_tensors, save
 from meshwright.config.run import Run, config_log_lines, resolved_yaml
 from meshwright.data.loader import Batch, build_eval_loader, build_loader
 from meshwright.data.order import GlobalOrder
+from meshwright.launch.agreement import agree
 from meshwright.launch.failure import set_position
 from meshwright.parallel.devices import GIB, DeviceKind, HostCopy, memory_use
 from meshwright.parallel.precision import Formats, formats
@@ -24,7 +25,7 @@ from meshwright.train import checkpointing
 from meshwright.train.build import build_state
 from meshwright.train.checkpointing import Counters
 from meshwright.train.folders import run_folder
-from meshwright.train.inputs import Resume, eval_dataset, find_resume, train_dataset
+from meshwright.train.inputs import Resume, Start, eval_dataset, find_start, train_dataset
 from meshwright.train.metrics import JsonlSink, Sink, SpeedMeter, StepTime, TensorBoardSink, step_line
 from meshwright.train.nonfinite import NonFiniteError, explain, locate
 from meshwright.train.profile import StepProfiler
@@ -80,11 +81,13 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the end of the run, from the beginning or from the checkpoint that the config asks for."""
-        resume = find_resume(self.run, self.fingerprint)
-        if resume is not None:
-            self._restore(resume)
-        self._open_folder(resume)
-        self._announce(resume)
+        start = find_start(self.run, self.fingerprint)
+        checkpoint = start.resume.path.name if start.resume else "none, a new run"
+        agree({"data fingerprint": self.fingerprint, "checkpoint": checkpoint})
+        if start.resume is not None:
+            self._restore(start.resume)
+        self._open_folder(start.resume)
+        self._announce(start)
         try:
             if self.counters.step >= self.total_steps:
                 self._say(f"nothing to do: the checkpoint stands at step {self.counters.step}/{self.total_steps}")
@@ -237,7 +240,7 @@ class Trainer:
     def _restore(self, resume: Resume) -> None:
         set_position(phase="load checkpoint")
         load_tensors(resume.path, checkpointing.state_tensors(self.state))
-        saved: dict[str, Any] = resume.state
+        saved = resume.state
         self.counters = Counters(**saved["counters"])
         if resume.path.parent.resolve() == self.folder.checkpoints.resolve():
             self.run_id = saved["run_id"]
@@ -263,22 +266,21 @@ class Trainer:
         if self.run.config.monitor.tensorboard:
             self._sinks.append(TensorBoardSink(self.folder.tensorboard))
 
-    def _announce(self, resume: Resume | None) -> None:
+    def _announce(self, start: Start) -> None:
         for line in config_log_lines(self.run):
             self._say(line)
         samples = self.data.num_samples
         for line in start_lines(self.run, self.formats, self.kind, samples, self.total_steps):
             self._say(line)
-        if resume is not None:
-            for skipped in resume.skipped:
-                self._say(f"passed over {skipped}")
-            changed = not checkpointing.same_ranks(resume.state, self.run.layout)
-            note = (
-                f" (saved with layout {resume.state['layout']}; random numbers of dropout start anew)"
-                if changed
-                else ""
-            )
-            self._say(f"resumed from {resume.path} at step {self.counters.step}{note}")
+        for line in start.passed_over:
+            self._say(f"passed over {line}")
+        resume = start.resume
+        if resume is None:
+            return
+        note = ""
+        if not checkpointing.same_ranks(resume.state, self.run.layout):
+            note = f" (saved with layout {resume.state['layout']}; random numbers of dropout start anew)"
+        self._say(f"resumed from {resume.path} at step {self.counters.step}{note}")
 
     def _loader(self) -> Any:
         config, train = self.run.config.dataset, self.run.train
