@@ -53,8 +53,12 @@ def test_npu_is_found_and_made_current(npu, monkeypatch):
     assert made == [("npu", 3)]
 
 
-def test_npu_needs_its_extension_and_trains_in_bf16():
-    assert NPU.extension == "torch_npu"
+def test_host_objects_travel_over_gloo():
+    assert NPU.process_group_backend == "cpu:gloo,npu:hccl"
+    assert KINDS["cpu"].process_group_backend == "gloo"
+
+
+def test_npu_trains_in_bf16_without_the_fused_kernel():
     assert not NPU.fused_optimizer
     chosen = formats(Precision(amp_level="O2"), NPU)
     assert chosen.compute is torch.bfloat16
@@ -70,6 +74,12 @@ def test_cpu_where_there_is_no_accelerator(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert local_device_kind() is KINDS["cpu"]
     assert local_device(KINDS["cpu"], 3) == torch.device("cpu")
+
+
+def test_cpu_beside_an_accelerator_that_is_not_mapped(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: SimpleNamespace(type="mps"))
+    assert local_device_kind() is KINDS["cpu"]
 
 
 def test_cpu_memory_is_that_of_the_process():

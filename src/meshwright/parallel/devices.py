@@ -26,20 +26,23 @@ class DeviceKind:
         backend: collective backend of ``torch.distributed``.
         fused_optimizer: whether torch's fused AdamW kernel exists there.
         memory_stats: whether the allocator reports peaks through ``torch.accelerator``.
-        extension: package that must be imported before torch knows the device; None where torch has it built in.
     """
 
     name: str
     backend: str
     fused_optimizer: bool
     memory_stats: bool
-    extension: str | None = None
+
+    @property
+    def process_group_backend(self) -> str:
+        """Backend of the default process group: objects of the host travel over gloo, tensors where they live."""
+        return self.backend if self.name == "cpu" else f"cpu:gloo,{self.name}:{self.backend}"
 
 
 KINDS = {
     "cpu": DeviceKind(name="cpu", backend="gloo", fused_optimizer=True, memory_stats=False),
     "cuda": DeviceKind(name="cuda", backend="nccl", fused_optimizer=True, memory_stats=True),
-    "npu": DeviceKind(name="npu", backend="hccl", fused_optimizer=False, memory_stats=True, extension="torch_npu"),
+    "npu": DeviceKind(name="npu", backend="hccl", fused_optimizer=False, memory_stats=True),
 }
 
 
@@ -52,9 +55,9 @@ def device_kind(name: str) -> DeviceKind:
 
 
 def local_device_kind() -> DeviceKind:
-    """The accelerator of this machine, or the CPU where there is none."""
+    """The accelerator of this machine, or the CPU where there is none that Meshwright trains on."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return device_kind(accelerator.type) if accelerator is not None else KINDS["cpu"]
+    return KINDS.get(accelerator.type, KINDS["cpu"]) if accelerator is not None else KINDS["cpu"]
 
 
 def local_device(kind: DeviceKind, local_rank: int) -> torch.device:
@@ -63,6 +66,11 @@ def local_device(kind: DeviceKind, local_rank: int) -> torch.device:
         return torch.device("cpu")
     torch.accelerator.set_device_index(local_rank)
     return torch.device(kind.name, local_rank)
+
+
+def device_name(kind: DeviceKind, device: torch.device) -> str:
+    """What the driver calls a device."""
+    return torch.cuda.get_device_name(device) if kind.name == "cuda" else kind.name
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

@@ -50,4 +50,4 @@ def seed_dropout(seed: int, zero_rank: int, stage: int, model_rank: int) -> None
 
 def init_process_group(kind: DeviceKind) -> None:
     """Join the default process group that the environment describes."""
-    dist.init_process_group(kind.backend)
+    dist.init_process_group(kind.process_group_backend)

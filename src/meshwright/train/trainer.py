@@ -16,7 +16,7 @@ from meshwright.data.loader import Batch, build_eval_loader, build_loader
 from meshwright.data.order import GlobalOrder
 from meshwright.launch.agreement import agree
 from meshwright.launch.failure import set_position
-from meshwright.parallel.devices import GIB, DeviceKind, HostCopy, memory_use
+from meshwright.parallel.devices import GIB, DeviceKind, HostCopy, device_name, memory_use
 from meshwright.parallel.precision import Formats, formats
 from meshwright.spec.flops import flops_per_token
 from meshwright.spec.peaks import peak_flops
@@ -306,12 +306,11 @@ class Trainer:
         )
 
     def _speed_meter(self) -> SpeedMeter:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.kind.name
         return SpeedMeter(
             tokens_per_step=self.run.train.tokens_per_step,
             devices=self.run.layout.world_size,
             flops_per_token=flops_per_token(self.run.model, self.run.train.seq_length, embedding=False),
-            peak_flops=peak_flops(name),
+            peak_flops=peak_flops(device_name(self.kind, self.device)),
             window=self.run.config.monitor.log_steps,
         )
 
