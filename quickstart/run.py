@@ -100,7 +100,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make quickstart", description="Train a small model from start to finish.")
     parser.add_argument("--folder", type=Path, default=Path("quickstart_run"), help="where everything goes")
-    parser.add_argument("--steps", type=int, default=160, help="optimizer steps of the run")
+    parser.add_argument("--steps", type=int, default=200, help="optimizer steps of the run")
     parser.add_argument("--corpus-mb", type=float, default=10.0, help="megabytes of source code to train on, at most")
     parser.add_argument("--vocab-size", type=int, default=2048, help="tokens of the tokenizer")
     parser.add_argument("--max-loss", type=float, default=4.5, help="held-out loss to stay below, in nats per token")

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^>]+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"\d[\d,.]*(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"(?:\d+h)?(?:\d+m)?\d+s\b|\d[\d,.]*(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -67,5 +67,5 @@ def matches(expected: str, printed: str) -> bool:
 
 
 def without_numbers(line: str) -> str:
-    """A line with every number replaced, to compare the form of two runs."""
+    """A line with every number and duration replaced, to compare the form of two runs."""
     return " ".join(NUMBER.sub("#", line).split())
