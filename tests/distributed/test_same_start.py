@@ -3,12 +3,13 @@
 import hashlib
 
 import pytest
+import torch
 
 from meshwright.model.decoder import Decoder
 from meshwright.model.init import init_weights
 from meshwright.spec.layout import Layout
 from meshwright.train.step import train_step
-from parity import SEQ_LENGTH, TINY, local_batch, make_state, plain_run, train_spec, whole
+from parity import SEQ_LENGTH, TINY, layout_run, local_batch, make_state, plain_run, train_spec, whole
 from ranks import run_ranks
 
 STEPS = 20
@@ -61,3 +62,13 @@ def test_b12_same_weights_same_losses(layout, plain):
     for _, found in results:
         assert found[0] == pytest.approx(losses[0], abs=1e-5)
         assert found == pytest.approx(losses, abs=1e-4)
+
+
+def test_b04_padded_vocabulary_trains_to_the_same_loss_at_tp2():
+    """503 ids in 512 rows: at tensor degree 2 the padding lies on the second rank only."""
+    one, two = Layout(), Layout(model_parallel=2)
+    (whole_vocabulary,) = run_ranks(layout_run, 1, TINY, one, train_spec(one), 50)
+    for split in run_ranks(layout_run, 2, TINY, two, train_spec(two), 50):
+        assert split.losses == pytest.approx(whole_vocabulary.losses, abs=1e-4)
+        assert torch.count_nonzero(split.weights["embedding.weight"][503:]) == 0
+        assert torch.count_nonzero(split.weights["head.weight"][503:]) == 0
