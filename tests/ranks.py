@@ -23,7 +23,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import rank_worker
+from meshwright.launch.environment import variables
 
 LOG_TAIL = 4000
 FAULT_DUMP_SECONDS = 3.0
@@ -95,22 +96,8 @@ def _ensure_server(context: Any) -> None:
     """Start the fork server once per session. It gets sys.path by environment: 3.11 drops it otherwise."""
     context.set_forkserver_preload(["rank_worker", "rank_preload", "pytest"])
     here = str(Path(__file__).parent)
-    with _environment(PYTHONPATH=os.pathsep.join([here, *filter(None, sys.path)]), OMP_NUM_THREADS="1"):
+    with variables(PYTHONPATH=os.pathsep.join([here, *filter(None, sys.path)]), OMP_NUM_THREADS="1"):
         forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class _Ranks:

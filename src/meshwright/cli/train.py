@@ -64,6 +64,7 @@ def _launch(args: argparse.Namespace) -> int:
     from meshwright.launch.endpoint import choose_endpoint
     from meshwright.launch.run import launch
     from meshwright.train.folders import run_folder
+    from meshwright.train.inputs import total_steps, train_dataset
 
     if args.nnodes < 1:
         raise _RequestError(f"--nnodes {args.nnodes}: must be 1 or more")
@@ -77,7 +78,7 @@ def _launch(args: argparse.Namespace) -> int:
         rdzv_endpoint=args.rdzv_endpoint,
         log_dir=folder.logs,
         metrics_file=folder.metrics,
-        total_steps=_total_steps(the_run),
+        total_steps=total_steps(the_run, train_dataset(the_run)),
         last_checkpoint=lambda: _last_checkpoint(folder.checkpoints),
     )
     return report.code
@@ -144,15 +145,6 @@ def _device_name() -> str:
     from meshwright.parallel.devices import local_device_kind
 
     return local_device_kind().name
-
-
-def _total_steps(run: "Run") -> int:
-    from meshwright.spec.schedule import planned_steps
-    from meshwright.train.inputs import train_dataset
-
-    train = run.train
-    samples = train_dataset(run).num_samples if train.duration.epochs is not None else None
-    return planned_steps(train.duration, train.tokens_per_step, train.batch.global_batch_size, samples)
 
 
 def _last_checkpoint(root: Path) -> Path | None:

@@ -15,7 +15,6 @@ from meshwright.spec.violation import Violation
 Axis = Literal[
     "data and ZeRO", "tensor", "pipeline", "context", "expert", "precision", "recompute", "loss", "compile", "model"
 ]
-ENGINE = "meshwright"
 DEVICES = ("cpu", "cuda", "npu")
 PIPELINE_SCHEDULES = ("1f1b", "gpipe")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from meshwright.config.run import Run, resolved_yaml
 from meshwright.spec.layout import Layout
-from meshwright.train.gradients import TIED
+from meshwright.train.gradients import second_copy
 from meshwright.train.step import TrainState
 
 MODEL, OPTIMIZER, LOSS_SCALE = "model.", "optimizer.", "loss_scale."
@@ -43,8 +43,8 @@ def state_tensors(state: TrainState) -> dict[str, Tensor]:
 
 def tensors_to_save(state: TrainState) -> dict[str, Tensor]:
     """`state_tensors` without the second copy of a tied weight: one name, one owner."""
-    second_copy = state.tied and state.mesh.at.pipeline > 0
-    return {n: t for n, t in state_tensors(state).items() if not (second_copy and n.endswith(TIED))}
+    copies = [n for n in state.optimizer.parameters if second_copy(n, state.mesh, tied=state.tied)]
+    return {n: t for n, t in state_tensors(state).items() if not n.endswith(tuple(copies))}
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -42,10 +42,14 @@ def counts_here(parameter: Tensor) -> bool:
     return all(at == 0 for at, placed in zip(coordinate, parameter.placements, strict=True) if placed.is_replicate())
 
 
+def second_copy(name: str, mesh: Mesh, *, tied: bool) -> bool:
+    """Whether this stage holds a weight whose owner is the first stage: a tied weight counts and is saved there."""
+    return tied and name == TIED and mesh.at.pipeline > 0
+
+
 def counted(parameters: Mapping[str, Tensor], mesh: Mesh, *, tied: bool) -> list[Tensor]:
     """The parameters whose parts this rank counts, so that each weight of the model counts once in the world."""
-    second_copy = tied and mesh.at.pipeline > 0
-    return [p for name, p in parameters.items() if counts_here(p) and not (second_copy and name == TIED)]
+    return [p for name, p in parameters.items() if counts_here(p) and not second_copy(name, mesh, tied=tied)]
 
 
 def local_norm(parameters: Iterable[Tensor], norm_type: Literal[2] | float, device: torch.device) -> Tensor:

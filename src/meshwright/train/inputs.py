@@ -7,6 +7,7 @@ from typing import Any
 from meshwright.checkpoint.store import find_latest, read_state
 from meshwright.config.run import Run
 from meshwright.data.dataset import TokenDataset
+from meshwright.spec.schedule import planned_steps
 from meshwright.train.checkpointing import identity, identity_differences
 from meshwright.train.folders import run_folder
 
@@ -55,6 +56,12 @@ def eval_dataset(run: Run) -> TokenDataset | None:
     return TokenDataset(
         [entry.path for entry in entries], run.train.seq_length, vocab_size=run.model.vocab_size, pad_last=True
     )
+
+
+def total_steps(run: Run, data: TokenDataset) -> int:
+    """Optimizer steps of the whole run. Raises ValueError where there is none to make."""
+    train = run.train
+    return planned_steps(train.duration, train.tokens_per_step, train.batch.global_batch_size, data.num_samples)
 
 
 def find_start(run: Run, data_fingerprint: str) -> Start:

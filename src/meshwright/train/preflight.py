@@ -11,10 +11,9 @@ from meshwright.config.run import Run
 from meshwright.data.errors import DataError
 from meshwright.parallel.devices import DeviceKind, local_device_kind, supports_bfloat16
 from meshwright.spec.parameters import total
-from meshwright.spec.schedule import planned_steps
 from meshwright.spec.support import unsupported
 from meshwright.train.folders import run_folder
-from meshwright.train.inputs import ResumeError, eval_dataset, find_start, train_dataset
+from meshwright.train.inputs import ResumeError, eval_dataset, find_start, total_steps, train_dataset
 
 BYTES_PER_PARAMETER = 12
 """fp32 weight and two fp32 moments: the tensors of a checkpoint."""
@@ -27,9 +26,7 @@ def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
     try:
         data = train_dataset(run)
         held_out = eval_dataset(run)
-        planned_steps(
-            run.train.duration, run.train.tokens_per_step, run.train.batch.global_batch_size, data.num_samples
-        )
+        total_steps(run, data)
         find_start(run, data.fingerprint())
     except (DataError, ResumeError, CheckpointError) as error:
         return [*messages, str(error)]

@@ -20,12 +20,12 @@ from meshwright.parallel.devices import GIB, DeviceKind, HostCopy, device_name, 
 from meshwright.parallel.precision import Formats, formats
 from meshwright.spec.flops import flops_per_token
 from meshwright.spec.peaks import peak_flops
-from meshwright.spec.schedule import learning_rate, planned_steps
+from meshwright.spec.schedule import learning_rate
 from meshwright.train import checkpointing
 from meshwright.train.build import build_state
 from meshwright.train.checkpointing import Counters
 from meshwright.train.folders import run_folder
-from meshwright.train.inputs import Resume, Start, eval_dataset, find_start, train_dataset
+from meshwright.train.inputs import Resume, Start, eval_dataset, find_start, total_steps, train_dataset
 from meshwright.train.metrics import JsonlSink, Sink, SpeedMeter, StepTime, TensorBoardSink, step_line
 from meshwright.train.nonfinite import NonFiniteError, explain, locate
 from meshwright.train.profile import StepProfiler
@@ -64,10 +64,7 @@ class Trainer:
         self.data = train_dataset(run)
         self.held_out = eval_dataset(run)
         self.fingerprint = self.data.fingerprint()
-        batch = run.train.batch
-        self.total_steps = planned_steps(
-            run.train.duration, run.train.tokens_per_step, batch.global_batch_size, self.data.num_samples
-        )
+        self.total_steps = total_steps(run, self.data)
         self.formats: Formats = formats(run.train.precision, kind)
         set_position(phase="build model")
         self.state: TrainState = build_state(
@@ -109,10 +106,7 @@ class Trainer:
                 batch = self._to_device(next(loader))
                 waited = time.perf_counter() - started
                 set_position(step, "forward and backward")
-                rate = learning_rate(
-                    step, optimizer=train.optimizer, schedule=train.schedule, total_steps=self.total_steps
-                )
-                outcome = train_step(self.state, batch, rate)
+                outcome = train_step(self.state, batch, self._learning_rate(step))
                 self.counters.step = step
                 self.counters.tokens += train.tokens_per_step
                 numbers = HostCopy(outcome.stacked())
@@ -130,6 +124,10 @@ class Trainer:
                     self._settle(pending)
                     pending = None
                     self._at_boundary(step)
+
+    def _learning_rate(self, step: int) -> float:
+        train = self.run.train
+        return learning_rate(step, optimizer=train.optimizer, schedule=train.schedule, total_steps=self.total_steps)
 
     def _boundary(self, step: int) -> bool:
         """Whether something after this step needs its numbers settled."""
@@ -176,9 +174,7 @@ class Trainer:
             return
         train, counters = self.run.train, self.counters
         metrics: dict[str, float] = {
-            "train/lr": learning_rate(
-                step, optimizer=train.optimizer, schedule=train.schedule, total_steps=self.total_steps
-            ),
+            "train/lr": self._learning_rate(step),
             "train/tokens": step * train.tokens_per_step,
             "train/supervised_tokens": counters.supervised_tokens,
         }
