@@ -1,0 +1,72 @@
+"""Job: one training step as the planner sees it: network, split, batch, engine and cluster."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from meshwright.plan.engines import Engine
+from meshwright.plan.network import Network
+from meshwright.spec.cluster import Cluster
+from meshwright.spec.layout import Layout
+from meshwright.spec.training import Batch, Precision, Recompute
+
+AttentionKernel = Literal["flash", "materialised"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """Low-rank adapters on frozen weights (arXiv:2106.09685).
+
+    Attributes:
+        targets: projections that get one, as ``attention`` (q, k, v, o), ``qv`` or ``all`` linear layers.
+        base_bits: bits per frozen weight: 16, 8 or 4 (arXiv:2305.14314).
+    """
+
+    rank: int
+    targets: Literal["all", "attention", "qv"] = "all"
+    base_bits: float = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that decides memory and time of one optimizer step.
+
+    Attributes:
+        virtual_stages: model chunks per pipeline rank (interleaved schedules).
+        recompute_modules: modules that Megatron-LM recomputes by name, such as ``layernorm`` or ``moe_act``.
+        float8: linear layers run in 8-bit formats.
+        attention: kernel; ``materialised`` keeps [heads, seq, seq] scores.
+        fused_loss: cross entropy over 16-bit logits in one kernel, without fp32 copies.
+        overlap_gradients / overlap_weights: data-parallel messages travel behind compute.
+        offload_optimizer: optimizer states and step live on the host.
+    """
+
+    network: Network
+    layout: Layout
+    engine: Engine
+    cluster: Cluster
+    seq_length: int
+    batch: Batch
+    virtual_stages: int = 1
+    recompute: Recompute = field(default_factory=Recompute)
+    recompute_modules: tuple[str, ...] = ()
+    precision: Precision = field(default_factory=lambda: Precision(amp_level="O2", dtype="bfloat16"))
+    float8: bool = False
+    attention: AttentionKernel = "flash"
+    fused_loss: bool = False
+    loss_chunk_tokens: int | None = None
+    grad_clip: bool = True
+    compile: bool = False
+    overlap_gradients: bool = True
+    overlap_weights: bool = True
+    adapter: Adapter | None = None
+    offload_optimizer: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on one context rank."""
+        return self.batch.micro_batch_size * self.seq_length // self.layout.context_parallel
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of the global batch."""
+        return self.batch.global_batch_size * self.seq_length
