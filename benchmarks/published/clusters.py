@@ -1,0 +1,59 @@
+"""The clusters that published measurements ran on."""
+
+from dataclasses import replace
+
+from benchmarks.published.rows import Row, Skip
+from meshwright.spec.catalogue import device_cluster
+
+from meshwright.spec.cluster import Cluster
+
+# First match wins; names as the publications write them.
+DEVICES = (
+    ("H100-SXM 96GB", "h100-96g"),
+    ("H100-SXM-96GB", "h100-96g"),
+    ("H100 PCIe", "h100-pcie-80g"),
+    ("H100", "h100-80g"),
+    ("H800", "h800-80g"),
+    ("H200", "h200-141g"),
+    ("H20", "h20-96g"),
+    ("GB300", "gb300"),
+    ("GB200", "gb200"),
+    ("B300", "b300"),
+    ("B200", "b200"),
+    ("A100-SXM-40GB", "a100-40g"),
+    ("A100-40GB", "a100-40g"),
+    ("A100 40", "a100-40g"),
+    ("A100-PCIe", "a100-pcie-80g"),
+    ("A100", "a100-80g"),
+    ("A800", "a800-80g"),
+    ("910B", "ascend-910b-64g"),
+    ("910C", "ascend-910c-128g"),
+    ("RTX 4090", "rtx-4090"),
+    ("A6000", "rtx-a6000"),
+    ("L40S", "l40s"),
+    ("MI300X", "mi300x"),
+)
+"""Bytes/s per device between nodes, where the publication says so; otherwise the catalogue's typical network."""
+NODE_NETWORK = {
+    "vtrain_a100": 800e9 / 8,
+    "bigscience_a100": 400e9 / 8,
+    "internevo": 400e9 / 8,
+    "mosaic_llmfoundry": 1600e9 / 8,
+    "nanotron_ultrascale": 3200e9 / 8,
+}
+
+
+def cluster_of(row: Row) -> Cluster:
+    """Devices and links of a row. Raises Skip for a device that is not in the catalogue."""
+    gpu = row.text("gpu")
+    name = next((name for part, name in DEVICES if part.lower() in gpu.lower()), None)
+    if name is None:
+        raise Skip(f"device not in the catalogue: {gpu or 'not stated'}")
+    try:
+        cluster = device_cluster(name, row.whole("n_gpus"), row.whole("gpus_per_node", 8))
+    except ValueError as error:
+        raise Skip(f"device not in the catalogue: {name}") from error
+    node = NODE_NETWORK.get(row.source)
+    if node is None or (row.source == "mosaic_llmfoundry" and "A100" not in gpu):
+        return cluster
+    return replace(cluster, inter=replace(cluster.inter, bandwidth=node / cluster.devices_per_node))
