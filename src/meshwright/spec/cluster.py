@@ -7,7 +7,7 @@ from typing import Literal
 from meshwright.spec.layout import Layout, MeshDim
 
 GIB = 2**30
-DeviceFamily = Literal["ampere", "hopper", "blackwell", "ada", "cdna3", "cdna4", "ascend", "cpu"]
+DeviceFamily = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna3", "cdna4", "ascend", "cpu"]
 NumberFormat = Literal["float32", "bfloat16", "float16", "float8", "float4"]
 
 
@@ -46,12 +46,16 @@ class Link:
 
     Attributes:
         bandwidth: bytes/s that one device can send, with all devices of a node sending.
-        latency: seconds from send to receive of an empty message.
+        latency: seconds that one step of a ring costs on top of its bytes.
+        switch_reduction: the switch adds up, so that an all-reduce crosses the link once (NVLink SHARP).
+        tree: the network runs all-reduce as a tree; without, as a ring whose steps grow with the ranks.
     """
 
     name: str
     bandwidth: float
     latency: float
+    switch_reduction: bool = False
+    tree: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from meshwright.launch.agreement import agree
 from meshwright.launch.failure import set_position
 from meshwright.parallel.devices import GIB, DeviceKind, HostCopy, device_name, memory_use
 from meshwright.parallel.precision import Formats, formats
+from meshwright.spec.catalogue import peak_flops
 from meshwright.spec.flops import flops_per_token
-from meshwright.spec.peaks import peak_flops
 from meshwright.spec.schedule import learning_rate
 from meshwright.train import checkpointing
 from meshwright.train.build import build_state
