@@ -4,6 +4,9 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from meshwright.spec.layout import DEFAULT_MESH_ORDER, MeshDim
+from meshwright.spec.training import RecomputeKind
+
 EngineName = Literal[
     "meshwright",
     "torchtitan",
@@ -28,6 +31,10 @@ class Engine:
         weight_bytes / gradient_bytes / optimizer_bytes: per parameter: the 16-bit weights that compute uses, the
             gradient accumulators, and master weights with both Adam moments.
         pads_vocabulary_by_tensor_degree: rows are padded to ``vocab_pad_multiple`` x tensor degree.
+        zero_stages: sharding of data-parallel states that the framework offers, in the terms of ZeRO.
+        most_zero_with_pipeline: highest of them that it combines with pipeline stages.
+        select_recompute: what its selective recomputation computes again.
+        mesh_order: how it places ranks, outermost first.
     """
 
     name: EngineName
@@ -37,7 +44,14 @@ class Engine:
     gradient_bytes: float
     optimizer_bytes: float
     pads_vocabulary_by_tensor_degree: bool = False
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    most_zero_with_pipeline: int = 3
+    select_recompute: tuple[RecomputeKind, ...] = ("elementwise",)
+    mesh_order: tuple[MeshDim, ...] = DEFAULT_MESH_ORDER
     source: str = ""
+
+
+MEGATRON_ORDER: tuple[MeshDim, ...] = ("pipeline", "data", "context", "model")
 
 
 ENGINES: tuple[Engine, ...] = (
@@ -57,6 +71,7 @@ ENGINES: tuple[Engine, ...] = (
         weight_bytes=2,
         gradient_bytes=4,
         optimizer_bytes=12,
+        zero_stages=(0, 2, 3),
         source="torchtitan: fully_shard with param_dtype bf16, reduce_dtype fp32",
     ),
     Engine(
@@ -66,6 +81,7 @@ ENGINES: tuple[Engine, ...] = (
         weight_bytes=2,
         gradient_bytes=4,
         optimizer_bytes=12,
+        zero_stages=(0, 2, 3),
         source="llm-foundry: FullyShardedDataParallel, mixed_precision DEFAULT",
     ),
     Engine(
@@ -75,6 +91,7 @@ ENGINES: tuple[Engine, ...] = (
         weight_bytes=2,
         gradient_bytes=2,
         optimizer_bytes=4,
+        zero_stages=(0, 2, 3),
         source="litgpt: Fabric precision bf16-true, AdamW states in the dtype of the weights",
     ),
     Engine(
@@ -85,6 +102,9 @@ ENGINES: tuple[Engine, ...] = (
         gradient_bytes=4,
         optimizer_bytes=12,
         pads_vocabulary_by_tensor_degree=True,
+        zero_stages=(0, 1),
+        select_recompute=("attention",),
+        mesh_order=MEGATRON_ORDER,
         source="Megatron-LM: DistributedDataParallel with fp32 gradient accumulation, Float16Optimizer",
     ),
     Engine(
@@ -95,6 +115,9 @@ ENGINES: tuple[Engine, ...] = (
         gradient_bytes=4,
         optimizer_bytes=12,
         pads_vocabulary_by_tensor_degree=True,
+        zero_stages=(0, 1),
+        select_recompute=("attention",),
+        mesh_order=MEGATRON_ORDER,
         source="Megatron-DeepSpeed: Megatron v2.x layers under a DeepSpeed or Megatron optimizer",
     ),
     Engine(
@@ -104,6 +127,9 @@ ENGINES: tuple[Engine, ...] = (
         weight_bytes=2,
         gradient_bytes=4,
         optimizer_bytes=12,
+        zero_stages=(0, 1),
+        select_recompute=("attention",),
+        mesh_order=MEGATRON_ORDER,
         source="nanotron: FP32GradientAccumulator, ZeroDistributedOptimizer",
     ),
     Engine(
@@ -113,6 +139,9 @@ ENGINES: tuple[Engine, ...] = (
         weight_bytes=2,
         gradient_bytes=2,
         optimizer_bytes=12,
+        most_zero_with_pipeline=1,
+        select_recompute=("attention",),
+        mesh_order=MEGATRON_ORDER,
         source="arXiv:1910.02054 section 3: 2 + 2 + 12 bytes per parameter",
     ),
     Engine(
@@ -122,6 +151,9 @@ ENGINES: tuple[Engine, ...] = (
         weight_bytes=2,
         gradient_bytes=2,
         optimizer_bytes=12,
+        zero_stages=(0, 1),
+        select_recompute=("attention",),
+        mesh_order=MEGATRON_ORDER,
         source="MindFormers: FP32StateAdamWeightDecay under the optimizer parallel",
     ),
     Engine(
@@ -132,6 +164,9 @@ ENGINES: tuple[Engine, ...] = (
         gradient_bytes=4,
         optimizer_bytes=12,
         pads_vocabulary_by_tensor_degree=True,
+        zero_stages=(0, 1),
+        select_recompute=("attention",),
+        mesh_order=MEGATRON_ORDER,
         source="MindSpeed-LLM: Megatron Core on torch_npu",
     ),
 )
