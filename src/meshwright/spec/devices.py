@@ -14,9 +14,9 @@ USABLE_SHARE = 0.989
 """79.1 of 80: the driver's total of an H100 80 GB over its marketed size."""
 
 MICRO = 1e-6
-SWITCH_STEP, PCIE_STEP, NETWORK_STEP = 4 * MICRO, 8 * MICRO, 12 * MICRO
+SWITCH_STEP, PCIE_STEP, NETWORK_STEP = 4 * MICRO, 8 * MICRO, 10 * MICRO
 """Seconds per ring step. NVLink: slope over ranks of the A100 all-reduce of 1 MiB (vTrain, nccl-tests: 44 us on 2
-devices, 93 on 8). Network: 64 to 512 H100 in the healthy node sets of the nanotron sweep, 11 to 12 us per step of
+devices, 93 on 8). Network: 64 to 512 H100 in the healthy node sets of the nanotron sweep, 10 to 12 us per step of
 an all-gather. PCIe: twice NVLink, an estimate."""
 
 
