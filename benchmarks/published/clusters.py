@@ -1,11 +1,13 @@
 """The clusters that published measurements ran on."""
 
+import re
 from dataclasses import replace
 
 from benchmarks.published.rows import Row, Skip
-from meshwright.spec.catalogue import device_cluster
 
-from meshwright.spec.cluster import Cluster
+from meshwright.plan.time.collectives import Collective, sent_bytes
+from meshwright.spec.catalogue import device_cluster, hardware
+from meshwright.spec.cluster import Calibration, Cluster, CollectiveTime
 
 # First match wins; names as the publications write them.
 DEVICES = (
@@ -50,10 +52,35 @@ def cluster_of(row: Row) -> Cluster:
     if name is None:
         raise Skip(f"device not in the catalogue: {gpu or 'not stated'}")
     try:
-        cluster = device_cluster(name, row.whole("n_gpus"), row.whole("gpus_per_node", 8))
+        # NVL72: rows count the devices of a host, but NVLink joins 18 hosts.
+        per_node = None if hardware(name).devices_per_node > 8 else row.whole("gpus_per_node", 8)
+        cluster = device_cluster(name, row.whole("n_gpus"), per_node)
     except ValueError as error:
         raise Skip(f"device not in the catalogue: {name}") from error
+    cluster = replace(cluster, calibration=Calibration(collectives=_node_set(row, cluster)))
     node = NODE_NETWORK.get(row.source)
     if node is None or (row.source == "mosaic_llmfoundry" and "A100" not in gpu):
         return cluster
     return replace(cluster, inter=replace(cluster.inter, bandwidth=node / cluster.devices_per_node))
+
+
+NODE_SET = re.compile(r"node-set 256MB bw GB/s AR=([\d.]+) AG=([\d.]+) RS=([\d.]+)")
+NODE_SET_BYTES = 256 * 2**20
+
+
+def _node_set(row: Row, cluster: Cluster) -> tuple[CollectiveTime, ...]:
+    """Collectives that the sweep timed on a job's own nodes before it trained (bus bandwidth over all its ranks)."""
+    found = NODE_SET.search(row.text("notes"))
+    if found is None or cluster.num_devices < 2:
+        return ()
+    kinds: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter")
+    return tuple(
+        CollectiveTime(
+            collective=kind,
+            ranks=cluster.num_devices,
+            nodes=cluster.num_nodes,
+            message_bytes=NODE_SET_BYTES,
+            seconds=sent_bytes(kind, NODE_SET_BYTES, cluster.num_devices) / (float(bandwidth) * 1e9),
+        )
+        for kind, bandwidth in zip(kinds, found.groups(), strict=True)
+    )
