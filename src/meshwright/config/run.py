@@ -25,6 +25,7 @@ from meshwright.spec.training import (
     ScheduleSpec,
     TrainSpec,
 )
+from meshwright.spec.value_rules import model_values, train_values
 from meshwright.spec.violation import Violation
 
 DEFAULT_STEPS = 1000
@@ -85,6 +86,53 @@ def resolve(loaded: LoadedConfig, world_size: int, *, device: str = "cpu") -> Ru
     if errors or model is None:
         raise ConfigErrors(errors)
     return Run(model, layout, train, _resolved(config, model, layout, train), _origins(loaded, layout))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a config asks for, before its layout is held against the devices and the engine.
+
+    Attributes:
+        layout: as written; on `world_size` devices where data_parallel is auto.
+        train: its batch is that of `layout`, or one sequence at a time where the layout does not fit the devices.
+        problems: why the config's own layout cannot run on these devices; empty when it can.
+    """
+
+    model: ModelSpec
+    layout: Layout
+    train: TrainSpec
+    problems: tuple[Violation, ...] = ()
+
+
+def asked(loaded: LoadedConfig, world_size: int) -> Asked:
+    """Model, training step and global batch of a config, for a planner that looks for another layout.
+
+    Raises:
+        ConfigErrors: the model is not known, three batch numbers contradict each other, or the global batch
+            depends on a layout that these devices cannot hold.
+    """
+    config = loaded.config
+    errors: list[ConfigError] = []
+    model = resolve_model(loaded, errors)
+    layout = _layout(config)
+    ways = auto_data_parallel(world_size, layout) if config.parallel_config.data_parallel == "auto" else None
+    if isinstance(ways, int):
+        layout = replace(layout, data_parallel=ways)
+    batch = [ways] if isinstance(ways, Violation) else _batch(config, layout)
+    problems: list[Violation] = []
+    if isinstance(batch, list):
+        problems, whole = batch, config.train.global_batch_size
+        given = (config.train.micro_batch_size, config.parallel_config.micro_batch_num, whole)
+        if whole is None or None not in given or whole < 1:
+            errors += [_join(violation, loaded) for violation in problems]
+        batch = Batch(micro_batch_size=1, micro_batch_num=whole or 1, global_batch_size=whole or 1)
+    train = _train(config, batch)
+    if model is not None:
+        errors += [_join(wrong, loaded) for wrong in (*model_values(model), *train_values(model, train))]
+    if errors or model is None:
+        raise ConfigErrors(errors)
+    problems = problems or rules.violations(model, layout, train, world_size)
+    return Asked(model, layout, train, tuple(dict.fromkeys(problems)))
 
 
 def smallest_world_size(config: Config) -> int:
