@@ -129,8 +129,9 @@ def _fit(points: list[CollectiveTime], intra: Link, link: Link) -> Link:
     """The link with the bandwidth and latency that reproduce measured points.
 
     The largest message sets the bandwidth and the smallest the latency, in turns, as each dominates its own end.
-    A single size cannot tell them apart: what the link's own bandwidth does not explain is then latency. A tree
-    that would take less than half of what was measured is not what runs.
+    A single size cannot tell them apart: time that the link does not explain is then latency, and where the link
+    is too slow its bandwidth rises up to its full rate before its latency falls. A tree that would take less than
+    half of what was measured is not what runs.
     """
     if not points:
         return link
@@ -139,17 +140,24 @@ def _fit(points: list[CollectiveTime], intra: Link, link: Link) -> Link:
     if large.nodes > 1 and large.collective == "all_reduce" and 2 * _time(large, intra, link) < large.seconds:
         link = replace(link, tree=False)
     if large.message_bytes == small.message_bytes:
-        link = _solve(link, "latency", large, intra)
-        return link if link.latency > 0 else _solve(link, "bandwidth", large, intra)
+        if _time(large, intra, link) > large.seconds:
+            link = _solve(link, "bandwidth", large, intra, link.bandwidth / EFFICIENCY)
+        return _solve(link, "latency", large, intra)
     for _ in range(FIT_ROUNDS):
         link = _solve(link, "bandwidth", large, intra)
         link = _solve(link, "latency", small, intra)
     return link
 
 
-def _solve(link: Link, field: Literal["bandwidth", "latency"], point: CollectiveTime, intra: Link) -> Link:
+def _solve(
+    link: Link,
+    field: Literal["bandwidth", "latency"],
+    point: CollectiveTime,
+    intra: Link,
+    most: float = MAX_BANDWIDTH,
+) -> Link:
     """The link with one field set so that the model meets a point; at the end of its range where it cannot."""
-    low, high = (0.0, 10.0) if field == "latency" else (MIN_BANDWIDTH, MAX_BANDWIDTH)
+    low, high = (0.0, 10.0) if field == "latency" else (MIN_BANDWIDTH, most)
     slower_when_larger = field == "latency"
     for _ in range(BISECTIONS):
         middle = (low + high) / 2 if field == "latency" else math.sqrt(low * high)
