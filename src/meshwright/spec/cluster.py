@@ -28,7 +28,7 @@ class Device:
     family: DeviceFamily
     memory_bytes: float
     bandwidth: float
-    flops: Mapping[NumberFormat, float]
+    flops: Mapping[NumberFormat, float] = field(hash=False)
     source: str = ""
 
     def peak(self, number_format: NumberFormat) -> float:
