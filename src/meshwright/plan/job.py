@@ -38,6 +38,11 @@ class Job:
         fused_loss: cross entropy over 16-bit logits in one kernel, without fp32 copies.
         overlap_gradients / overlap_weights: data-parallel messages travel behind compute.
         offload_optimizer: optimizer states and step live on the host.
+        compiled_loss: cross entropy built from kernels that torch.compile fuses, which update fp32 logits out of place.
+        fused_weight_gradients: matrix products add weight gradients to their buffers (Megatron's gradient accumulation
+            fusion); otherwise each is a temporary first.
+        deterministic: deterministic kernels, with cuBLAS workspaces to match.
+        expert_tensor_parallel: ways each expert is split; None is ``model_parallel``.
     """
 
     network: Network
@@ -60,6 +65,10 @@ class Job:
     overlap_weights: bool = True
     adapter: Adapter | None = None
     offload_optimizer: bool = False
+    compiled_loss: bool = False
+    fused_weight_gradients: bool = True
+    deterministic: bool = False
+    expert_tensor_parallel: int | None = None
 
     @property
     def tokens(self) -> int:
