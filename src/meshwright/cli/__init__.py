@@ -32,6 +32,7 @@ class Verb:
 
 
 VERBS = {
+    "plan": Verb("meshwright.cli.plan", "rank the layouts that fit, with memory, time and reasons", overrides=True),
     "train": Verb("meshwright.cli.train", "train the model that a config describes", overrides=True),
     "eval": Verb("meshwright.cli.eval", "held-out loss, perplexity and bits per byte", overrides=True),
     "generate": Verb("meshwright.cli.generate", "continue a prompt from any checkpoint"),

@@ -1,7 +1,7 @@
 """From a loaded config to the values that describe the run, with every rule checked."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -246,6 +246,11 @@ def _origins(loaded: LoadedConfig, layout: Layout) -> dict[str, Origin]:
         if value is None:
             origins[key] = Origin("derived from the batch equation")
     return origins
+
+
+def joined(violations: Iterable[Violation], loaded: LoadedConfig) -> ConfigErrors:
+    """Broken rules as mistakes at their file and line."""
+    return ConfigErrors([_join(violation, loaded) for violation in violations])
 
 
 def _join(violation: Violation, loaded: LoadedConfig) -> ConfigError:
