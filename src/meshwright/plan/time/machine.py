@@ -1,0 +1,66 @@
+"""Machine: rates of one device under one engine, with a calibration in place of fitted shares where there is one."""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from meshwright.plan.time.constants import Constants, constants
+from meshwright.spec.cluster import Calibration, Cluster, Device, DeviceFamily, MatmulRate, NumberFormat
+
+# Multiprocessors, compute units or cube cores of the family's data-centre part (hardware.csv and vendor data sheets):
+# tiles of a matrix product are dealt out to them in waves.
+UNITS: dict[DeviceFamily, int] = {
+    "ampere": 108,
+    "hopper": 132,
+    "blackwell": 148,
+    "ada": 142,
+    "cdna3": 304,
+    "cdna4": 256,
+    "ascend": 24,
+    "cpu": 1,
+}
+
+KERNEL_FLOOR = 2.0e-6
+"""Seconds that even an empty kernel occupies an accelerator: start, drain and the gap to the next one in a stream."""
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """What the cost functions need of a device. Compared by identity, so that it is a cheap cache key.
+
+    Attributes:
+        flops: dense rate of 16-bit products, FLOP/s; ``flops8`` of 8-bit ones.
+        bandwidth: of elementwise kernels, in 16-bit numbers' bytes/s: fp32 training moves twice as many.
+        rates: measured products, empty where the machine was not calibrated.
+    """
+
+    family: DeviceFamily
+    flops: float
+    flops8: float
+    bandwidth: float
+    units: int
+    floor: float
+    constants: Constants
+    rates: tuple[MatmulRate, ...] = field(default=(), repr=False)
+
+
+def machine_of(cluster: Cluster, engine: str, dtype: NumberFormat) -> Machine:
+    """The machine of a cluster under an engine; ``dtype`` is the format of matrix products."""
+    device = cluster.device
+    bandwidth = device.bandwidth / (2 if dtype == "float32" else 1)
+    peak = device.peak(dtype)
+    return _machine(
+        constants(engine, device.family), device.family, peak, _peak8(device, peak), bandwidth, cluster.calibration
+    )
+
+
+def _peak8(device: Device, peak: float) -> float:
+    return device.flops.get("float8", peak)
+
+
+@lru_cache(maxsize=256)
+def _machine(
+    values: Constants, family: DeviceFamily, flops: float, flops8: float, bandwidth: float, calibration: Calibration
+) -> Machine:
+    reached = calibration.memory_bandwidth or bandwidth * values.bandwidth
+    floor = 0.0 if family == "cpu" else KERNEL_FLOOR
+    return Machine(family, flops, flops8, reached, UNITS[family], floor, values, calibration.matmul)

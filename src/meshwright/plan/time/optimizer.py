@@ -1,0 +1,31 @@
+"""Seconds of the optimizer step of one rank: gradient norm, clipping, Adam, and copies of the weights."""
+
+from meshwright.plan.job import Job
+from meshwright.plan.time.machine import Machine
+from meshwright.plan.time.stages import Stage
+from meshwright.plan.time.traits import traits_of
+
+TENSORS_PER_LAYER = 9
+"""Weight tensors of a layer: four or three around attention, two or three in the feed-forward network, two norms."""
+CLIP_BYTES = 12.0
+"""Bytes per parameter of a gradient norm (4 read) and of scaling by it (4 read, 4 written)."""
+HOST_ADAM_RATE = 2.0e9
+"""Parameters per second that DeepSpeed's vectorised CPU Adam updates per node socket pair (arXiv:2101.06840, table 4:
+1 B parameters in about 0.25 s with AVX-512 on eight ranks' shares together)."""
+
+
+def optimizer_seconds(job: Job, machine: Machine, stage: Stage) -> float:
+    """Seconds of the update of what one rank of a stage owns."""
+    weights = stage.dense_weights + stage.expert_weights
+    owned = weights / job.layout.zero_shards
+    if job.adapter is not None:
+        share = 2.0 * job.adapter.rank / job.network.hidden_size
+        owned *= min(1.0, share)
+    traits = traits_of(job.engine.name)
+    moved = traits.optimizer_bytes - (0.0 if job.grad_clip else CLIP_BYTES)
+    tensors = TENSORS_PER_LAYER * stage.holding.layers + 3
+    launched = (20 + traits.optimizer_kernels * tensors) * machine.constants.launch
+    if job.offload_optimizer:
+        per_node = min(job.cluster.devices_per_node, job.layout.world_size)
+        return owned * per_node / HOST_ADAM_RATE + launched
+    return max(owned * moved / machine.bandwidth, 0.0) + launched

@@ -1,0 +1,114 @@
+"""Shape: what decides the time of one layer on one rank, as one hashable key; and parameters per layer."""
+
+from dataclasses import dataclass
+
+from meshwright.plan.job import Job
+from meshwright.plan.network import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A micro-batch on one rank.
+
+    Attributes:
+        tokens: of the micro-batch on one context rank.
+        sequences: of the micro-batch.
+        tensor / context / expert: degrees of the split.
+        sequence_parallel: norms and residuals are sharded along the sequence inside the tensor group.
+        recompute: ``none``, ``all`` or the kinds that are recomputed in every layer.
+        adapter_rank: rank of low-rank adapters on frozen weights; 0 trains the weights themselves.
+    """
+
+    tokens: int
+    sequences: int
+    seq_length: int
+    tensor: int
+    context: int
+    expert: int
+    sequence_parallel: bool
+    flash: bool
+    float8: bool
+    compiled: bool
+    fused_loss: bool
+    adapter_rank: int
+    modules: tuple[str, ...]
+
+    @property
+    def residual_tokens(self) -> float:
+        """Tokens whose residual stream this rank holds."""
+        return self.tokens / self.tensor if self.sequence_parallel else float(self.tokens)
+
+
+def shape_of(job: Job) -> Shape:
+    """The shape of a job's micro-batch."""
+    layout = job.layout
+    return Shape(
+        tokens=job.tokens,
+        sequences=job.batch.micro_batch_size,
+        seq_length=job.seq_length,
+        tensor=layout.model_parallel,
+        context=layout.context_parallel,
+        expert=layout.expert_parallel,
+        sequence_parallel=layout.use_seq_parallel and layout.model_parallel > 1,
+        flash=job.attention == "flash",
+        float8=job.float8,
+        compiled=job.compile,
+        fused_loss=job.fused_loss,
+        adapter_rank=job.adapter.rank if job.adapter else 0,
+        modules=job.recompute_modules,
+    )
+
+
+def attention_products(network: Network, tensor: int) -> tuple[tuple[int, int], ...]:
+    """(inputs, outputs) of the linear layers around attention on one rank, in the order of the forward pass.
+
+    Latent attention (arXiv:2405.04434) compresses on every rank and splits the expansions over heads.
+    """
+    hidden, latent = network.hidden_size, network.latent
+    if latent is None:
+        return (
+            (hidden, (network.query_width + 2 * network.kv_width) // tensor),
+            (network.query_width // tensor, hidden),
+        )
+    heads = max(1, network.num_heads // tensor)
+    query = heads * (latent.nope_head_dim + latent.rope_head_dim)
+    down = latent.key_value_rank + latent.rope_head_dim
+    up = (latent.key_value_rank, heads * (latent.nope_head_dim + latent.value_head_dim))
+    out = (heads * latent.value_head_dim, hidden)
+    if latent.query_rank is None:
+        return ((hidden, query), (hidden, down), up, out)
+    return ((hidden, latent.query_rank), (latent.query_rank, query), (hidden, down), up, out)
+
+
+def feed_forward_products(network: Network, width: int, tensor: int) -> tuple[tuple[int, int], ...]:
+    """(inputs, outputs) of a feed-forward network of some width on one rank; gate and up are one product."""
+    inner = max(1, width // tensor)
+    return ((network.hidden_size, inner * (2 if network.gated else 1)), (inner, network.hidden_size))
+
+
+def padded_vocabulary(job: Job) -> int:
+    """Rows of the embedding on all tensor ranks together."""
+    network, tensor = job.network, job.layout.model_parallel
+    unit = max(1, network.vocab_pad_multiple)
+    if job.engine.pads_vocabulary_by_tensor_degree:
+        unit = (unit if unit > 1 else 128) * tensor
+    return -(-network.vocab_size // unit) * unit
+
+
+def is_sparse(network: Network, layer: int) -> bool:
+    """Whether a layer has experts."""
+    return network.experts is not None and layer >= network.experts.dense_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights:
+    """Parameters of one layer on one rank: those whose gradients travel over data x context, and those over
+    data x context / expert ranks."""
+
+    dense: float
+    expert: float
+
+    @property
+    def total(self) -> float:
+        """Parameters on the rank."""
+        return self.dense + self.expert
