@@ -96,12 +96,12 @@ def _given(args: argparse.Namespace) -> list[str]:
 
 
 def _question(args: argparse.Namespace, loaded: "LoadedConfig") -> "tuple[Question, Asked]":
+    from meshwright.config.hardware import hardware_cluster
     from meshwright.config.key_rules import key_violations
     from meshwright.config.run import asked, joined, smallest_world_size
     from meshwright.plan.engines import engine
     from meshwright.plan.from_run import question_of
     from meshwright.plan.question import parse_fixed
-    from meshwright.spec.catalogue import device_cluster
 
     for name in ("devices", "devices_per_node", "top", "global_batch"):
         if (number := getattr(args, name)) is not None and number < 1:
@@ -109,7 +109,7 @@ def _question(args: argparse.Namespace, loaded: "LoadedConfig") -> "tuple[Questi
     profile = _legal("--engine", lambda: engine(args.engine))
     fixed = _legal("--fix", lambda: parse_fixed(args.fix))
     devices = args.devices or smallest_world_size(loaded.config)
-    cluster = _legal("--hardware", lambda: device_cluster(args.hardware, devices, args.devices_per_node))
+    cluster = _legal("--hardware", lambda: hardware_cluster(args.hardware, devices, args.devices_per_node))
     limit = _memory(args.max_memory, cluster.device.memory_bytes)
     own = profile.name == "meshwright" and not args.hypothetical
     refused = [rule for rule in key_violations(loaded.config) if own or rule.key_path not in FOR_PLANNING_ONLY]
@@ -206,7 +206,7 @@ def _show(args: argparse.Namespace, answer: "Answer", loaded: "LoadedConfig", as
         paste = None if words is None else pasteable(words) or "nothing: the config has this layout already"
         print(plan_text(answer, top=args.top, override=paste, notices=_notices(loaded, asked, answer)))
     if args.html:
-        _write_page(args, answer)
+        _write_page(args, answer, None if words is None else pasteable(words))
     if args.write:
         _write(args, answer, loaded)
     return 0 if best else 1
@@ -273,10 +273,10 @@ def _write(args: argparse.Namespace, answer: "Answer", loaded: "LoadedConfig") -
     print(f"wrote {args.write}; next: meshwright train {args.write}", file=sys.stderr)
 
 
-def _write_page(args: argparse.Namespace, answer: "Answer") -> None:
+def _write_page(args: argparse.Namespace, answer: "Answer", override: str | None) -> None:
     from meshwright.report.plan_html import plan_page
 
-    _put(args.html, plan_page(answer, top=args.top), force=True)
+    _put(args.html, plan_page(answer, top=args.top, override=override), force=True)
     print(f"wrote {args.html}", file=sys.stderr)
 
 
