@@ -10,7 +10,7 @@ whose configuration is complete. Special groups have figures of their own, so th
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 
 from benchmarks.published.jobs import job_of
@@ -82,6 +82,16 @@ def _uses(row: Row) -> set[Part]:
     if row.source == "nanotron_ultrascale" and "before nanotron PP fix" in row.text("notes"):
         uses.discard("time")
     return uses
+
+
+def time_rows(rows: Iterable[Row]) -> Iterator[tuple[Row, Job]]:
+    """Rows that count for time, each with its job; for fitting."""
+    for row in rows:
+        try:
+            if row.text("verified") != "recalled" and "time" in _uses(row):
+                yield row, job_of(row)
+        except Skip:
+            continue
 
 
 def measured_bytes(row: Row) -> float:

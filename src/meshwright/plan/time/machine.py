@@ -43,14 +43,18 @@ class Machine:
     rates: tuple[MatmulRate, ...] = field(default=(), repr=False)
 
 
-def machine_of(cluster: Cluster, engine: str, dtype: NumberFormat) -> Machine:
-    """The machine of a cluster under an engine; ``dtype`` is the format of matrix products."""
+def machine_of(cluster: Cluster, engine: str, dtype: NumberFormat, values: Constants | None = None) -> Machine:
+    """The machine of a cluster under an engine.
+
+    Args:
+        dtype: format of matrix products.
+        values: constants in place of the stored ones, for fitting.
+    """
     device = cluster.device
     bandwidth = device.bandwidth / (2 if dtype == "float32" else 1)
     peak = device.peak(dtype)
-    return _machine(
-        constants(engine, device.family), device.family, peak, _peak8(device, peak), bandwidth, cluster.calibration
-    )
+    values = values or constants(engine, device.family)
+    return _machine(values, device.family, peak, _peak8(device, peak), bandwidth, cluster.calibration)
 
 
 def _peak8(device: Device, peak: float) -> float:

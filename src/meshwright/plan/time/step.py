@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from meshwright.plan.job import Job
+from meshwright.plan.time.constants import Constants
 from meshwright.plan.time.data_messages import DataTime, data_time
 from meshwright.plan.time.groups import message_seconds, next_stage
 from meshwright.plan.time.layer_time import Work
@@ -36,9 +37,13 @@ class Step:
     pipeline: Pipeline
 
 
-def predict(job: Job) -> TimeReport:
-    """Seconds of one optimizer step, by term."""
-    step = step_of(job)
+def predict(job: Job, values: Constants | None = None) -> TimeReport:
+    """Seconds of one optimizer step, by term.
+
+    Args:
+        values: constants in place of the stored ones, for fitting.
+    """
+    step = step_of(job, values)
     total = makespan(step.pipeline)
     slowest = max(range(len(step.stages)), key=lambda stage: step.pipeline.busy(stage))
     after = _after(step)
@@ -60,10 +65,10 @@ def timeline(job: Job) -> tuple[Span, ...]:
     return spans(step_of(job).pipeline)
 
 
-def step_of(job: Job) -> Step:
+def step_of(job: Job, values: Constants | None = None) -> Step:
     """Stages, messages and schedule of a job."""
     dtype: NumberFormat = "bfloat16" if job.precision.dtype == "auto" else job.precision.dtype
-    machine = machine_of(job.cluster, job.engine.name, "float32" if job.precision.amp_level == "O0" else dtype)
+    machine = machine_of(job.cluster, job.engine.name, "float32" if job.precision.amp_level == "O0" else dtype, values)
     shape = shape_of(job)
     stages = stages_of(job, machine, shape)
     unique = {stage.holding: data_time(job, machine, stage) for stage in _distinct(stages)}

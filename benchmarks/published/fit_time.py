@@ -1,0 +1,180 @@
+"""Fit the constants of the time model to published step times.
+
+    python -m benchmarks.published.fit_time --measurements measurements.csv --subset recommended_subset.csv [--write]
+
+For each engine and device family with enough rows: at most eight constants (`meshwright.plan.time.constants`), by
+Gauss-Newton on the logarithm of predicted over measured time with Huber weights, so that a few broken runs do not
+count. Prints constants, error, and the error on models that were left out of the fit one after the other. ``--write``
+stores them in ``constants.json``; the defaults there are the medians over what was fitted.
+"""
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from benchmarks.published.evaluate import time_rows
+from benchmarks.published.rows import Row, read_rows
+
+import meshwright.plan.time.constants as stored
+from meshwright.plan.job import Job
+from meshwright.plan.time.constants import NAMES, Constants
+from meshwright.plan.time.step import predict
+
+HUBER = 0.12
+"""Log ratio beyond which a row counts linearly."""
+PRIOR = 0.02
+"""Pull towards the start, as rows' worth of squared log distance: what rows do not determine stays where it was."""
+STEP = 0.02
+BOUNDS: dict[str, tuple[float, float]] = {
+    "matmul": (0.3, 0.95),
+    "ramp": (8, 1024),
+    "bandwidth": (0.2, 0.95),
+    "attention": (0.1, 0.8),
+    "launch": (1e-6, 2e-4),
+    "message": (1e-6, 2e-3),
+    "network": (0.15, 1.3),
+    "overlap": (0.02, 1.0),
+}
+Pair = tuple[Row, Job]
+
+
+def main() -> int:
+    """Fit and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.published.fit_time", description=__doc__.split("\n")[0])
+    parser.add_argument("--measurements", type=Path, required=True, help="CSV of published rows")
+    parser.add_argument("--subset", type=Path, help="CSV that lists the rows to use")
+    parser.add_argument("--only", action="append", help="engine:family to fit; may be repeated")
+    parser.add_argument("--rows", type=int, default=160, help="most rows per fit, evenly drawn")
+    parser.add_argument("--write", action="store_true", help="store the constants")
+    args = parser.parse_args()
+    groups: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for row, job in time_rows(read_rows(args.measurements, args.subset)):
+        if fits(row, job):
+            groups[job.engine.name, job.cluster.device.family].append((row, job))
+    table = json.loads(json.dumps(stored.table()))
+    for (engine, family), pairs in sorted(groups.items()):
+        if len(pairs) < 8 or (args.only and f"{engine}:{family}" not in args.only):
+            continue
+        table.setdefault(engine, {})[family] = report(engine, family, pairs, args.rows)
+    if args.write:
+        path = Path(stored.__file__).with_name("constants.json")
+        path.write_text(json.dumps(table, indent=1) + "\n")
+    return 0
+
+
+def fits(row: Row, job: Job) -> bool:
+    """Whether a row is good enough to fit to: complete, and not one whose tensor group leaves its node."""
+    return row.quality in ("A", "") and job.layout.model_parallel <= job.cluster.devices_per_node
+
+
+def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[str, float]:
+    """Fit one engine and family, print what came out, and return the constants as they are stored."""
+    sample = pairs[:: -(-len(pairs) // most)]
+    names = free(pairs)
+    start = stored.constants(engine, family)
+    best = fit(sample, start, names)
+    print(f"{engine} {family}: {len(pairs)} rows, {len(sample)} in the fit")
+    for name in names:
+        print(f"  {name:<12}{getattr(best, name):.4g}")
+    print(f"  error {describe(residuals(pairs, best))}")
+    left_out = np.concatenate(list(leave_one_model_out(sample, best, names)))
+    print(f"  error on models left out {describe(left_out)}", flush=True)
+    return {name: float(f"{getattr(best, name):.4g}") for name in names}
+
+
+def free(pairs: Sequence[Pair]) -> list[str]:
+    """Constants that the rows can tell anything about."""
+    names = set(NAMES)
+    if all(job.attention != "flash" for _, job in pairs):
+        names.discard("attention")
+    if not any(job.overlap_gradients and job.layout.zero_ranks > 1 for _, job in pairs):
+        names.discard("overlap")
+    if not any(job.layout.model_parallel * job.layout.pipeline_stage > 1 for _, job in pairs):
+        names.discard("message")
+    return [name for name in NAMES if name in names]
+
+
+def residuals(pairs: Sequence[Pair], values: Constants) -> np.ndarray:
+    """Log of predicted over measured seconds."""
+    return np.array([np.log(predict(job, values).seconds / float(row.text("step_time_s"))) for row, job in pairs])
+
+
+def fit(pairs: Sequence[Pair], start: Constants, names: Sequence[str], rounds: int = 12) -> Constants:
+    """Gauss-Newton with Huber weights and Levenberg damping, in the logarithm of the constants."""
+    origin = np.log([getattr(start, name) for name in names])
+
+    def of(point: np.ndarray) -> Constants:
+        return replace(start, **{name: float(np.exp(value)) for name, value in zip(names, point, strict=True)})
+
+    point, damping = bounded(origin, names), 1e-2
+    current = residuals(pairs, of(point))
+    loss = huber(current) + pull(point, origin, len(pairs))
+    for _ in range(rounds):
+        slopes = np.stack(
+            [(residuals(pairs, of(point + STEP * unit)) - current) / STEP for unit in np.eye(len(names))], 1
+        )
+        weights = np.minimum(1.0, HUBER / np.maximum(np.abs(current), 1e-9))
+        prior = PRIOR * len(pairs) / 100
+        normal = slopes.T @ (weights[:, None] * slopes) + prior * np.eye(len(names))
+        gradient = slopes.T @ (weights * current) + prior * (point - origin)
+        before = loss
+        for _ in range(6):
+            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
+            trial = bounded(point + np.clip(step, -0.7, 0.7), names)
+            after = residuals(pairs, of(trial))
+            trial_loss = huber(after) + pull(trial, origin, len(pairs))
+            if trial_loss < loss:
+                point, current, loss, damping = trial, after, trial_loss, damping / 4
+                break
+            damping *= 5
+        if before - loss < 1e-4 * before:
+            break
+    return of(point)
+
+
+def bounded(point: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """A point moved inside the bounds of its constants."""
+    low, high = (np.log([BOUNDS[name][side] for name in names]) for side in (0, 1))
+    return np.clip(point, low, high)
+
+
+def huber(errors: np.ndarray) -> float:
+    """Sum of Huber's loss."""
+    size = np.abs(errors)
+    return float(np.where(size < HUBER, size**2 / 2, HUBER * (size - HUBER / 2)).sum())
+
+
+def pull(point: np.ndarray, origin: np.ndarray, rows: int) -> float:
+    """The prior's part of the loss."""
+    return float(PRIOR * rows / 100 * ((point - origin) ** 2).sum() / 2)
+
+
+def leave_one_model_out(
+    pairs: Sequence[Pair], best: Constants, names: Sequence[str], folds: int = 5
+) -> Iterator[np.ndarray]:
+    """Errors on models that a fit has not seen; models are dealt into a few folds."""
+    models = sorted({row.text("model") for row, _ in pairs})
+    if len(models) < 2:
+        return
+    for fold in range(min(folds, len(models))):
+        held = set(models[fold::folds])
+        seen = [pair for pair in pairs if pair[0].text("model") not in held]
+        yield residuals([pair for pair in pairs if pair[0].text("model") in held], fit(seen, best, names, 3))
+
+
+def describe(errors: np.ndarray) -> str:
+    """Mean absolute and mean relative error, and its 90th percentile, in per cent."""
+    if not len(errors):
+        return "unknown: one model only"
+    relative = 100 * (np.exp(errors) - 1)
+    size = np.sort(np.abs(relative))
+    return f"mape {size.mean():.1f} %, bias {relative.mean():+.1f} %, p90 {size[int(0.9 * (len(size) - 1))]:.1f} %"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
