@@ -18,6 +18,7 @@ BELOW = {
     "launch": set(),
     "checkpoint": set(),
     "plan": {"spec", "config"},
+    "report": {"spec", "config", "plan"},
     "model": {"spec"},
     "parallel": {"spec", "model"},
     "train": {"spec", "config", "data", "launch", "checkpoint", "model", "parallel"},

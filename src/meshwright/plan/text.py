@@ -85,9 +85,14 @@ def plan_text(answer: Answer, *, top: int = 10, override: str | None = None, not
     return "\n".join(lines)
 
 
+def table_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
+    """Cells by `COLUMNS`; the first candidate is what the others are compared with."""
+    return [_row(place, item, candidates[0]) for place, item in enumerate(candidates, 1)]
+
+
 def table(candidates: Sequence[Candidate]) -> list[str]:
-    """Aligned rows with a heading; the first candidate is what the others are compared with."""
-    rows = [COLUMNS, *(_row(place, item, candidates[0]) for place, item in enumerate(candidates, 1))]
+    """Aligned rows with a heading."""
+    rows = [COLUMNS, *table_rows(candidates)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     aligned = []
     for row in rows:

@@ -1,0 +1,160 @@
+"""A plan as one static HTML page: table, memory bars, time bars, pipeline timeline. Loads nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from string import Template
+
+from meshwright.plan.advice import advise
+from meshwright.plan.memory.report import CATEGORIES
+from meshwright.plan.misses import closest_misses
+from meshwright.plan.search import FITS_UP_TO, Answer, Candidate, one_per_split
+from meshwright.plan.text import (
+    COLUMNS,
+    LEFT,
+    assumptions,
+    expected_errors,
+    full_name,
+    layout_words,
+    table_rows,
+    verdict,
+)
+from meshwright.plan.time.report import TERMS
+from meshwright.plan.time.step import timeline
+from meshwright.plan.words import CATEGORY_WORDS, TERM_WORDS, seconds
+from meshwright.report.charts import Bar, Mark, legend, stacked_bars, timeline_svg
+from meshwright.spec.cluster import GIB
+
+MEMORY_COLOURS: Mapping[str, str] = {
+    **{str(category): word for category, word in CATEGORY_WORDS.items()},
+    "slack": "allocator slack",
+    "outside": "outside the allocator",
+}
+# The optimizer step has the colour of the optimizer's memory.
+TIME_COLOURS: Mapping[str, str] = {str(term): TERM_WORDS[term] for term in TERMS}
+
+
+def plan_page(answer: Answer, *, top: int = 10, override: str | None = None) -> str:
+    """The page of an answer.
+
+    Args:
+        top: layouts shown at most.
+        override: config keys of the best layout, ready to paste.
+    """
+    rows = one_per_split(answer.fitting or answer.tight, top)
+    shown = rows or list(answer.over[:top])
+    sections = [
+        _table(rows),
+        _memory(answer, shown),
+        _time(rows),
+        _pipeline(rows),
+        _list("Closest misses", (f"{miss.name}: {miss.reason}" for miss in closest_misses(answer))),
+        _list("What the numbers say" if answer.best else "What would fit", advise(answer)),
+        _paste(override),
+        _list("Assumed", assumptions(answer.question)),
+        _list("Expected error", expected_errors(answer.question)),
+    ]
+    page = Template(_resource("plan.html"))
+    question = answer.question
+    return page.substitute(
+        title=escape(f"meshwright plan: {question.cluster.num_devices} x {question.cluster.device.title}"),
+        style=_resource("plan.css"),
+        verdict=escape(verdict(answer)),
+        asked=escape(
+            f"{question.engine.title}, {question.cluster.num_devices} x {question.cluster.device.title},"
+            f" global_batch_size {question.global_batch_size}, seq_length {question.train.seq_length}"
+        ),
+        sections="\n".join(section for section in sections if section),
+        footer=f"{answer.considered} layouts considered in {answer.seconds:.2f} s. Hover over a bar for its figure.",
+    )
+
+
+def _table(rows: Sequence[Candidate]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th{_side(name)}>{escape(name)}</th>" for name in COLUMNS)
+    best = ' class="best"'
+    body = "".join(
+        f"<tr{'' if place else best}>"
+        + "".join(f"<td{_side(name)}>{escape(cell)}</td>" for name, cell in zip(COLUMNS, cells, strict=True))
+        + "</tr>"
+        for place, cells in enumerate(table_rows(rows))
+    )
+    return (
+        f'<h2>Layouts</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _side(name: str) -> str:
+    return f' class="left {name}"' if name in LEFT else ""
+
+
+def _memory(answer: Answer, shown: Sequence[Candidate]) -> str:
+    limit = answer.question.limit / GIB
+    bars = [Bar(name=layout_words(item), parts=_memory_parts(item), total=f"{item.needed / GIB:.1f}") for item in shown]
+    marks = (
+        Mark(kind="tight", value=limit * FITS_UP_TO),
+        Mark(kind="limit", value=limit, text=f"{limit:.1f} GiB usable"),
+    )
+    used = {colour for bar in bars for colour, _, value in bar.parts if value > 0}
+    words = {colour: word for colour, word in MEMORY_COLOURS.items() if colour in used}
+    return (
+        "<h2>Memory of the worst rank at its worst moment</h2>"
+        f'<p class="note">GiB per device. Dashed: {FITS_UP_TO:.0%} of the usable memory, up to which a layout fits.</p>'
+        f"{legend(words)}{stacked_bars(bars, unit='GiB', marks=marks, label='memory by layout')}"
+    )
+
+
+def _memory_parts(candidate: Candidate) -> tuple[tuple[str, str, float], ...]:
+    worst = candidate.memory.worst
+    parts = [(name, CATEGORY_WORDS[name], worst.peak.parts.get(name, 0.0) / GIB) for name in CATEGORIES]
+    return (
+        *((str(name), word, value) for name, word, value in parts),
+        ("slack", MEMORY_COLOURS["slack"], worst.slack / GIB),
+        ("outside", MEMORY_COLOURS["outside"], worst.device_constant / GIB),
+    )
+
+
+def _time(rows: Sequence[Candidate]) -> str:
+    bars = []
+    for item in rows:
+        assert item.time is not None
+        terms = item.time.terms
+        parts = tuple((str(term), TERM_WORDS[term], terms.get(term, 0.0)) for term in TERMS)
+        bars.append(Bar(name=layout_words(item), parts=parts, total=seconds(item.seconds)))
+    if not bars:
+        return ""
+    used = {colour for bar in bars for colour, _, value in bar.parts if value > 0}
+    words = {colour: word for colour, word in TIME_COLOURS.items() if colour in used}
+    return (
+        "<h2>Time of a step</h2>"
+        '<p class="note">Seconds. Messages count only where compute does not hide them.</p>'
+        f"{legend(words)}{stacked_bars(bars, unit='s', label='step time by layout')}"
+    )
+
+
+def _pipeline(rows: Sequence[Candidate]) -> str:
+    candidate = next((row for row in rows if row.job.layout.pipeline_stage > 1), None)
+    if candidate is None:
+        return ""
+    spans = timeline(candidate.job)
+    words = {"forward": "forward", "backward": "backward with recomputation"}
+    return (
+        f"<h2>Pipeline of {escape(full_name(candidate))}</h2>"
+        '<p class="note">Seconds from the start of the step; blank is idle. Deep pipelines show some of their stages,'
+        " long steps their start.</p>"
+        f'{legend(words)}<div class="scroll">{timeline_svg(spans, candidate.seconds)}</div>'
+    )
+
+
+def _list(title: str, lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<h2>{escape(title)}</h2><ul>{items}</ul>" if items else ""
+
+
+def _paste(override: str | None) -> str:
+    return f"<h2>To use the best, add</h2><pre>{escape(override)}</pre>" if override else ""
+
+
+def _resource(name: str) -> str:
+    return resources.files("meshwright.report").joinpath(name).read_text(encoding="utf-8")
