@@ -1,0 +1,92 @@
+"""Moments around the loss: logits, what the loss makes of them, and the gradient of the head."""
+
+from collections.abc import Iterator
+
+from meshwright.plan.memory.fsdp_stage import Stage
+from meshwright.plan.memory.fsdp_states import (
+    InBackward,
+    autocast_copies,
+    base,
+    gathered_weights,
+    gradients,
+    leftover_reduction,
+    moment,
+)
+from meshwright.plan.memory.report import Moment
+
+BLOCK_ELEMENTS = {True: 2**19, False: 2**26}
+"""Elements of the fp32 temporaries of the loss on a CPU and elsewhere (`meshwright.model.loss`)."""
+
+
+def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
+    """Forward of the loss, its backward, and the backward of the head."""
+    top = len(stage.layers) - 1
+    at = InBackward(index=top, later=later)
+    block, formats = stage.block, stage.formats
+    start = base(stage)
+    held = (live - 1) * stage.micro_batch_bytes + stage.below(top) + stage.head_bytes
+    # GPipe has made the logits of all micro-batches before the first backward.
+    waiting = 0.0 if stage.chunk else (live - 1) * stage.logits
+    weights = _gathered(stage, at) + autocast_copies(stage, len(stage.layers))
+    weights += 2 * stage.weights.head if block.autocast else 0.0
+    older = gradients(stage, at) - (0.0 if at.in_place(stage) else _made_by_head(stage, at))
+    message = formats.reduced * leftover_reduction(stage, later)
+    forward, backward = _temporaries(stage)
+
+    def now(name: str, *, logits: float, scratch: float, made: float = 0.0, ahead: float = 0.0) -> Moment:
+        return moment(
+            name,
+            start,
+            weights=weights,
+            gradients=older + made,
+            activations=held - waiting,
+            logits=logits + waiting,
+            communication=message + ahead,
+            temporaries=scratch,
+        )
+
+    ahead = _gathered_ahead(stage)
+    made = formats.gradient * stage.weights.columns * block.hidden
+    chunks = 2 if stage.chunk else 1
+    hidden = block.G * (2 if stage.chunk else 1)
+    yield now("loss", logits=stage.logits, scratch=forward)
+    yield now("backward of the loss", logits=stage.logits, scratch=backward, ahead=ahead)
+    kept_logits = stage.logits if stage.traits.loss == "in place" else 2 * stage.logits
+    yield now("backward of the head", logits=kept_logits, scratch=hidden, made=chunks * made, ahead=ahead)
+
+
+def _made_by_head(stage: Stage, at: InBackward) -> float:
+    if not stage.wrapped and at.later:
+        return 0.0
+    return stage.formats.gradient * (stage.weights.norm + (stage.weights.head or stage.weights.embedding))
+
+
+def _gathered(stage: Stage, at: InBackward) -> float:
+    """Gathered weights between forward and backward."""
+    if stage.zero < 3 or not stage.wrapped:
+        return gathered_weights(stage, at)
+    group = stage.weights.layer if stage.traits.last_layer_stays else 0.0
+    return stage.formats.gathered * (stage.root + group)
+
+
+def _gathered_ahead(stage: Stage) -> float:
+    """The top group, gathered before the loss has gone through its backward."""
+    if not stage.wrapped or stage.zero < 3 or stage.shards == 1 or stage.traits.last_layer_stays:
+        return 0.0
+    first, last = stage.group_of(len(stage.layers) - 1)
+    return stage.formats.gathered * (last - first + 1) * stage.weights.layer
+
+
+def _temporaries(stage: Stage) -> tuple[float, float]:
+    """Bytes beside the 16-bit logits in forward and in backward of the loss."""
+    tokens, columns = stage.chunk or stage.block.tokens, stage.columns
+    whole = 4.0 * tokens * columns
+    if stage.traits.loss == "fp32 copies":
+        # fp32 logits and log probabilities; then log probabilities and the gradients of both.
+        return 2 * whole, 3 * whole - stage.logits
+    if stage.traits.loss == "fused":
+        return 0.0, stage.logits
+    rows = max(BLOCK_ELEMENTS[stage.host] // columns, 1)
+    part = min(whole, 4.0 * rows * columns)
+    casts = stage.block.compute < 4
+    return (1 + casts) * part, (1 + casts + (rows < tokens)) * part

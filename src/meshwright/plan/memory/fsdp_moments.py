@@ -1,0 +1,170 @@
+"""Candidate moments of the memory peak of a step under FSDP: loss, backward by layer, reductions, optimizer.
+
+Which buffers exist when follows torch 2.13, torch/distributed/fsdp/_fully_shard: the reduce-scatter input of a group
+lives until the next group's post-backward; backward gathers the group below ahead; groups whose input needs no
+gradient (embedding, root) are reduced at the very end; a group that is not cut (replicate, one rank) is copied, not
+viewed; gradients that are not reduced yet are accumulated in the reduction dtype.
+"""
+
+from collections.abc import Iterator
+
+from meshwright.plan.memory.decoder_block import Pass, backward_pass, kept
+from meshwright.plan.memory.fsdp_loss import loss_moments
+from meshwright.plan.memory.fsdp_stage import Stage
+from meshwright.plan.memory.fsdp_states import (
+    InBackward,
+    autocast_copies,
+    base,
+    gathered_weights,
+    gradients,
+    leftover_reduction,
+    moment,
+    reduces,
+)
+from meshwright.plan.memory.report import Moment
+
+
+def moments(stage: Stage) -> tuple[Moment, ...]:
+    """Candidates for the peak of one stage, in the order of the step."""
+    found: list[Moment] = []
+    for live, later in stage.in_flight:
+        if stage.last:
+            found += loss_moments(stage, live, later)
+        found += (_layer(stage, index, live, later) for index in _turning_points(stage))
+        if reduces(stage):
+            found += _group_reductions(stage, live, later)
+    if stage.first:
+        found.append(_embedding(stage, stage.in_flight[-1][1]))
+    if stage.wrapped:
+        found.append(_last_reduction(stage))
+    found.append(_optimizer(stage))
+    return tuple(found)
+
+
+def _turning_points(stage: Stage) -> list[int]:
+    """Layers between which memory changes linearly: ends of the top, second and bottom group."""
+    top = len(stage.layers) - 1
+    if not stage.all_alike:
+        return list(range(top, -1, -1))
+    second = max(stage.group_of(top)[0] - 1, 0)
+    points = {top, stage.group_of(top)[0], second, stage.group_of(second)[0], stage.group_of(0)[1], 0}
+    return sorted(points, reverse=True)
+
+
+def _layer(stage: Stage, index: int, live: int, later: bool) -> Moment:
+    """The worst moment of the backward pass of one layer."""
+    at = InBackward(index=index, later=later)
+    block = stage.block
+    worst: Pass = backward_pass(block, not at.in_place(stage))
+    again = kept(block, "autograd") - stage.layer_bytes(index)
+    held = (live - 1) * stage.micro_batch_bytes + stage.below(index) + again - worst.freed
+    received = 0.0 if stage.last else stage.boundary
+    if not stage.last and index < len(stage.layers) - 1:
+        # The stage's output and the gradient it received live until its backward has ended.
+        received *= 1
+    first, last = stage.group_of(index)
+    above = last + 1 < len(stage.layers)
+    communication = _ahead(stage, first)
+    if reduces(stage):
+        size = (stage.group_of(last + 1)[1] - last) * stage.weights.layer if above else 0.0
+        communication += stage.formats.reduced * (size if above else leftover_reduction(stage, later))
+    return moment(
+        f"backward of layer {stage.layers[index]}",
+        base(stage),
+        weights=gathered_weights(stage, at) + autocast_copies(stage, index + 1),
+        gradients=gradients(stage, at) + worst.gradients,
+        activations=held + received,
+        communication=communication,
+        temporaries=worst.temporaries,
+    )
+
+
+def _ahead(stage: Stage, first: int) -> float:
+    """Buffer of the group that backward gathers ahead of its use."""
+    if not stage.wrapped or stage.zero < 3 or stage.shards == 1:
+        return 0.0
+    if first == 0:
+        return stage.formats.gathered * stage.own_embedding
+    low, high = stage.group_of(first - 1)
+    return stage.formats.gathered * (high - low + 1) * stage.weights.layer
+
+
+def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
+    """Reducing the gradients of the top and of the bottom group of layers."""
+    top = len(stage.layers) - 1
+    for first, last in {stage.group_of(top), stage.group_of(0)}:
+        at = InBackward(index=first - 1, later=later, group_done=(first, last))
+        elements = (last - first + 1) * stage.weights.layer
+        held = (live - 1) * stage.micro_batch_bytes + stage.below(first - 1)
+        whole, buffers = _reduction(stage, at, elements)
+        yield moment(
+            f"reduction of layer {stage.layers[first]}",
+            base(stage),
+            weights=gathered_weights(stage, at),
+            gradients=gradients(stage, at) + whole,
+            activations=held,
+            communication=buffers + _ahead(stage, first),
+            temporaries=stage.boundary,
+        )
+
+
+def _reduction(stage: Stage, at: InBackward, elements: float) -> tuple[float, float]:
+    """(unreduced gradients, buffers) at the worse of two points: the copy into the message, and the reduction.
+
+    Without shards the message is divided into a copy first; gloo reduces in a copy of it.
+    """
+    reduced = stage.formats.reduced
+    accumulated = at.later and stage.zero <= 1
+    unreduced = elements * (reduced if accumulated else stage.formats.gradient)
+    copy_in = (unreduced, reduced * elements)
+    copies = 3 if stage.shards == 1 else 1 + stage.host + 1 / stage.shards
+    reduce = (0.0, copies * reduced * elements)
+    return max(copy_in, reduce, key=sum)
+
+
+def _embedding(stage: Stage, later: bool) -> Moment:
+    """The dense gradient of the embedding, after the backward of all layers."""
+    at = InBackward(index=-1, later=later)
+    made = stage.formats.gradient * stage.weights.embedding
+    _, last = stage.group_of(0)
+    waiting = stage.formats.reduced * (last + 1) * stage.weights.layer if reduces(stage) else 0.0
+    return moment(
+        "backward of the embedding",
+        base(stage),
+        weights=gathered_weights(stage, at),
+        gradients=gradients(stage, at) + made,
+        communication=waiting,
+        temporaries=2 * stage.boundary,
+    )
+
+
+def _last_reduction(stage: Stage) -> Moment:
+    """Reductions after backward: root and embedding, and under a pipeline with ZeRO-0 or 1 all groups."""
+    later = stage.micro_batches > 1
+    first, last = stage.group_of(0)
+    layers = (last - first + 1) * stage.weights.layer
+    deferred = stage.pipelined and stage.zero <= 1
+    elements = max(stage.root, stage.own_embedding, layers if deferred else 0.0)
+    at = InBackward(index=-1, later=later)
+    whole, buffers = _reduction(stage, at, elements)
+    others = stage.root + stage.own_embedding - elements if not deferred else 0.0
+    pending = (stage.elements - elements) if deferred else max(others, 0.0)
+    unreduced = stage.formats.reduced if later and stage.zero <= 1 else stage.formats.gradient
+    finished = 0.0 if deferred else stage.formats.stored * stage.blocks / stage.shards
+    if later and stage.zero >= 2:
+        finished = stage.formats.stored * stage.elements / stage.shards
+    return moment(
+        "last reductions",
+        base(stage),
+        weights=stage.formats.gathered * (pending if stage.zero <= 2 else max(others, 0.0)),
+        gradients=whole + unreduced * pending + finished,
+        communication=buffers,
+    )
+
+
+def _optimizer(stage: Stage) -> Moment:
+    """The update: complete gradients, and the temporary of an optimizer that updates all weights at once."""
+    each = stage.elements / stage.shards
+    kept_gradients = stage.formats.stored if stage.wrapped else stage.formats.gradient
+    temporary = stage.formats.stored * each if stage.traits.foreach_optimizer else 0.0
+    return moment("optimizer step", base(stage), gradients=kept_gradients * each, temporaries=temporary)
