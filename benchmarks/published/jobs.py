@@ -3,6 +3,7 @@
 import re
 
 from benchmarks.published.clusters import cluster_of
+from benchmarks.published.megatron_ci import expert_tensor_parallel, flag, stage_layers
 from benchmarks.published.networks import network_of
 from benchmarks.published.rows import Row, Skip
 
@@ -56,12 +57,16 @@ def job_of(row: Row) -> Job:
         precision=_precision(row),
         float8="fp8" in row.text("precision").lower() or "float8" in row.text("precision").lower(),
         attention="materialised" if _materialised(row) else "flash",
-        fused_loss="ce fusion on" in notes or "cross-entropy-loss-fusion" in notes,
+        fused_loss="ce fusion on" in notes,
         compile="compile" in framework,
         overlap_gradients=_overlaps(row, "overlap-grad-reduce"),
         overlap_weights=_overlaps(row, "overlap-param-gather"),
         adapter=_adapter(row),
         offload_optimizer="offload" in row.text("kind").lower() or "cpu offload" in row.text("shard").lower(),
+        compiled_loss=flag(row, "cross-entropy-loss-fusion") is not None,
+        fused_weight_gradients=flag(row, "no-gradient-accumulation-fusion") is None,
+        deterministic=flag(row, "deterministic-mode") is not None,
+        expert_tensor_parallel=expert_tensor_parallel(row),
     )
 
 
@@ -84,6 +89,7 @@ def _layout(row: Row) -> Layout:
         pipeline_schedule="interleaved_1f1b" if row.whole("vpp", 1) > 1 else "1f1b",
         # Megatron and its kin place tensor ranks next to each other, then context, data and pipeline.
         mesh_order=("pipeline", "data", "context", "model"),
+        stage_layers=stage_layers(row),
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+from benchmarks.published.megatron_ci import tested_network
 from benchmarks.published.rows import Row, Skip
 
 from meshwright.plan.network import Experts, LatentAttention, Network
@@ -39,7 +40,7 @@ def network_of(row: Row) -> Network:
             query_rank=None, key_value_rank=512, nope_head_dim=128, rope_head_dim=64, value_head_dim=128
         )  # fmt: skip
     plain = bool(GPT.search(model)) and "llama" not in model.lower()
-    return Network(
+    network = Network(
         num_layers=row.whole("layers"),
         hidden_size=hidden,
         num_heads=heads,
@@ -57,6 +58,7 @@ def network_of(row: Row) -> Network:
         experts=experts,
         latent=latent,
     )
+    return tested_network(row, network) if row.source == "megatron_ci_memory" else network
 
 
 def _experts(row: Row) -> Experts | None:
@@ -67,7 +69,8 @@ def _experts(row: Row) -> Experts | None:
     width, shared, dense = next(
         ((width, shared, dense) for family, width, shared, dense in ROUTED if family in model), (row.whole("ffn"), 0, 0)
     )
-    if re.search(r"dense_layers=1|1 dense", model):
+    # SimuMax's models of 4 layers begin with one dense layer whatever the full model does.
+    if re.search(r"dense_layers=1|1 dense", model) or row.source == "simumax_b200":
         dense = 1
     return Experts(
         num_experts=int(count),

@@ -71,7 +71,7 @@ def _norms(network: Network, sparse: bool) -> Iterator[Saved]:
     """Inputs and outputs of both norms and the masks of the dropout behind attention and feed-forward network."""
     hidden, statistics = network.hidden_size, 8 if network.norm == "layernorm" else 4
     for place in ("attention", "feed-forward"):
-        apart = place == "feed-forward" and sparse or place == "attention" and network.latent is not None
+        apart = (place == "feed-forward" and sparse) or (place == "attention" and network.latent is not None)
         yield Saved(f"input of the {place} norm", 2 * hidden + statistics, "sequence")
         yield Saved(f"output of the {place} norm", 2 * hidden, "sequence", "layernorm" if apart else "")
         if network.dropout:

@@ -1,0 +1,28 @@
+"""Peak memory of the Megatron family: Megatron-LM, nanotron, DeepSpeed, MindFormers and MindSpeed.
+
+Every rank keeps whole weights and gradient buffers of its part of the model; the optimizer is sharded from ZeRO-1 on.
+"""
+
+from meshwright.plan.job import Job
+from meshwright.plan.memory.constants import constants
+from meshwright.plan.memory.megatron_moments import moments
+from meshwright.plan.memory.megatron_slack import slack
+from meshwright.plan.memory.megatron_stage import Stage, stages_of
+from meshwright.plan.memory.report import StageMemory
+
+
+def stages(job: Job) -> tuple[StageMemory, ...]:
+    """Memory of each pipeline stage."""
+    return tuple(_memory(job, stage) for stage in stages_of(job))
+
+
+def _memory(job: Job, stage: Stage) -> StageMemory:
+    found = moments(job, stage)
+    peak = max(found, key=lambda moment: moment.total)
+    fitted = constants(job.engine.name, job.cluster.device.family)
+    return StageMemory(
+        stage=stage.number,
+        moments=found,
+        slack=slack(job, stage, peak, fitted),
+        device_constant=fitted.context_bytes,
+    )

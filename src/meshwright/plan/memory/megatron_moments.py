@@ -1,0 +1,151 @@
+"""The moments of a step at which a stage of the Megatron family may need most memory."""
+
+from dataclasses import dataclass
+
+from meshwright.plan.engines import EngineName
+from meshwright.plan.job import Job
+from meshwright.plan.memory.megatron_stage import Stage
+from meshwright.plan.memory.report import Category, Moment
+
+MIB = 2**20
+NVIDIA = ("ampere", "hopper", "blackwell", "ada")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossKernel:
+    """Bytes per logit on the rank: all copies alive in the loss, and the gradient that the head's backward reads."""
+
+    loss: float
+    gradient: float = 2
+
+
+# Megatron-LM core/tensor_parallel/cross_entropy.py: 16-bit logits beside fp32 ones, which become the softmax in place.
+PLAIN = LossKernel(loss=6)
+# The same compiled (core/fusions/fused_cross_entropy.py): its note on torch.compile counts one more fp32 buffer.
+COMPILED = LossKernel(loss=10)
+# Transformer Engine pytorch/cross_entropy.py: logits become their own gradient.
+IN_PLACE = LossKernel(loss=2)
+LOSSES: dict[EngineName, LossKernel] = {
+    # nanotron parallel/tensor_parallel/functional.py: fp32 logits beside the softmax, both whole.
+    "nanotron": LossKernel(loss=8),
+    # transformers: fp32 logits, their shifted copy and log-probabilities.
+    "deepspeed": LossKernel(loss=14, gradient=4),
+    # MindFormers core/loss/loss.py: fp32 logits and softmax.
+    "mindformers": LossKernel(loss=8, gradient=4),
+}
+
+
+def moments(job: Job, stage: Stage) -> tuple[Moment, ...]:
+    """Candidates for the peak, in the order of the step."""
+    base = _base(job, stage)
+    found = [_backward_of_layer(job, stage, base)]
+    if stage.last:
+        found = [_loss(job, stage, base), _backward_of_head(job, stage, base), *found]
+    return (*found, *_ends(job, stage, base))
+
+
+def workspace(job: Job) -> float:
+    """Bytes of matrix-product workspaces: two handles of cuBLAS (forward and backward threads) and Transformer Engine.
+
+    Sources: PyTorch ``aten/src/ATen/cuda/CublasHandlePool.cpp`` (32 MiB on Hopper, else 8.125 MiB; deterministic
+    runs set ``CUBLAS_WORKSPACE_CONFIG=:4096:8``, 32 MiB); Transformer Engine ``pytorch/module/base.py``
+    (32 MiB from Hopper on, else 4 MiB).
+    """
+    family = job.cluster.device.family
+    if family not in NVIDIA:
+        return 0.0
+    cublas = 32 * MIB if family == "hopper" or job.deterministic else 8.125 * MIB
+    engine = (32 if family in ("hopper", "blackwell") else 4) * MIB if job.engine.name == "megatron" else 0
+    return 2 * cublas + engine
+
+
+def loss_kernel(job: Job) -> LossKernel:
+    """How the engine computes cross entropy."""
+    if job.fused_loss:
+        return IN_PLACE
+    if job.compiled_loss:
+        return COMPILED
+    return LOSSES.get(job.engine.name, PLAIN)
+
+
+def _base(job: Job, stage: Stage) -> dict[Category, float]:
+    """What is alive throughout the forward and backward passes."""
+    return {
+        "weights": stage.states.weights,
+        "gradients": stage.states.gradients,
+        "optimizer": stage.states.optimizer,
+        "framework": workspace(job) + _placeholders(job, stage),
+        "communication": _buffers(job, stage),
+    }
+
+
+def _placeholders(job: Job, stage: Stage) -> float:
+    """16-bit tensors that stand in for weight gradients which a matrix product already added to their buffers.
+
+    Transformer Engine keeps one for every weight shape (``pytorch/module/base.py``, ``get_dummy_wgrad``).
+    """
+    if job.engine.name != "megatron" or not job.fused_weight_gradients or not stage.layers:
+        return 0.0
+    experts = job.network.experts
+    local = experts.num_experts / job.layout.expert_parallel if experts else 1
+    return 2 * (stage.layer_weights.dense + stage.layer_weights.expert / local)
+
+
+def _buffers(job: Job, stage: Stage) -> float:
+    """Buffers between ranks: a received input or gradient, gathered sequences, weights that ZeRO-3 gathers."""
+    pipeline = stage.residual if job.layout.pipeline_stage > 1 else 0.0
+    sequence = stage.whole_residual if job.layout.use_seq_parallel and job.layout.model_parallel > 1 else 0.0
+    gathered = 2 * 2 * stage.layer_weights.total if job.layout.zero_stage == 3 else 0.0
+    return pipeline + sequence + gathered
+
+
+def _loss(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
+    parts = base | {
+        "activations": stage.kept + 2 * stage.residual,
+        "logits": loss_kernel(job).loss * stage.logits,
+    }
+    return Moment(name="loss", parts=parts)
+
+
+def _backward_of_head(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
+    """Gradients of the logits, of the head's weight and of its input over the whole sequence."""
+    parts = base | {
+        "activations": stage.kept + 2 * stage.residual,
+        "logits": loss_kernel(job).gradient * stage.logits,
+        "temporaries": 2 * stage.vocabulary_weights + stage.whole_residual,
+    }
+    return Moment(name="backward of the head", parts=parts)
+
+
+def _backward_of_layer(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
+    """The last layer's feed-forward network: its first product's gradient, and gradients of the residual stream."""
+    recomputed = stage.one_layer if stage.recomputes else 0.0
+    weight = 0.0 if job.fused_weight_gradients else 2 * _largest_matrix(job)
+    parts = base | {
+        "activations": stage.kept + recomputed,
+        "temporaries": _inner_gradients(job, stage) + stage.residual + stage.whole_residual + weight,
+    }
+    return Moment(name="backward of the top layer", parts=parts)
+
+
+def _ends(job: Job, stage: Stage, base: dict[Category, float]) -> tuple[Moment, ...]:
+    embedding = base | {"temporaries": 2 * stage.vocabulary_weights + stage.whole_residual}
+    step = base | {"gradients": stage.states.gradients + stage.states.copies}
+    found = (Moment(name="optimizer step", parts=step),)
+    return (Moment(name="backward of the embedding", parts=embedding), *found) if stage.first else found
+
+
+def _inner_gradients(job: Job, stage: Stage) -> float:
+    """Gradient of the first product: of the experts with their gathered tokens, or of the dense network."""
+    network, tensor = job.network, job.layout.model_parallel
+    first = 4 if network.gated else 2
+    if network.experts and stage.layer_weights.expert:
+        tokens = job.tokens * network.experts.experts_per_token / tensor
+        return tokens * (first * network.experts.intermediate_size + 2 * network.hidden_size)
+    return first * network.intermediate_size * job.tokens / tensor
+
+
+def _largest_matrix(job: Job) -> float:
+    network, tensor = job.network, job.layout.model_parallel
+    columns = (2 if network.gated else 1) * network.intermediate_size
+    return network.hidden_size * columns / tensor
