@@ -22,6 +22,7 @@ BELOW = {
     "model": {"spec"},
     "parallel": {"spec", "model"},
     "train": {"spec", "config", "data", "launch", "checkpoint", "model", "parallel"},
+    "diagnose": {"spec", "config", "plan", "launch", "parallel", "train"},
     "dryrun": {"spec", "config", "plan", "data", "model", "parallel", "train"},
 }
 """What each package may import besides itself. The verbs (cli) stand above all."""

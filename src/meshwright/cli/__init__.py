@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from meshwright import __version__
 
 OVERRIDE = re.compile(r"(?:--)?[A-Za-z_]\w*(?:\.\w+)+=|[A-Za-z_]\w*=|--(?:seed|output_dir|run_mode)=")
+# Options of verbs whose value looks like an override but is none.
+KEY_VALUE_OPTIONS = ("--fix",)
 OPTION = re.compile(r"--(?:[A-Za-z_]\w*(?:\.\w+)+|seed|output_dir|run_mode)\Z")
 
 
@@ -36,6 +38,7 @@ VERBS = {
     "train": Verb("meshwright.cli.train", "train the model that a config describes", overrides=True),
     "eval": Verb("meshwright.cli.eval", "held-out loss, perplexity and bits per byte", overrides=True),
     "generate": Verb("meshwright.cli.generate", "continue a prompt from any checkpoint"),
+    "bench": Verb("meshwright.cli.bench", "measure this machine for the planner"),
     "data": Verb("meshwright.cli.data", "prepare and inspect token data"),
     "config": Verb("meshwright.cli.config", "start, show, check and compare configs", overrides=True),
 }
@@ -71,7 +74,9 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for token in tokens:
         if token == "--":
             return [*rest, token, *tokens], overrides
-        if OPTION.match(token):
+        if token in KEY_VALUE_OPTIONS:
+            rest += [token, *([value] if (value := next(tokens, None)) is not None else [])]
+        elif OPTION.match(token):
             overrides += [token, *([value] if (value := next(tokens, None)) is not None else [])]
         else:
             (overrides if OVERRIDE.match(token) else rest).append(token)

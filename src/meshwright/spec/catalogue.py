@@ -68,13 +68,16 @@ def device_cluster(name: str, num_devices: int, devices_per_node: int | None = N
     )
 
 
+def hardware_of_driver(device_name: str) -> Hardware | None:
+    """The entry of a device by what its driver calls it, or None where it is not known."""
+    found = [(len(part), entry) for entry in HARDWARE for part in entry.driver_names if part in device_name]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
 def peak_flops(device_name: str) -> float | None:
     """Dense 16-bit FLOP/s of a device by what its driver calls it, or None where it is not known."""
-    found = [(part, entry) for entry in HARDWARE for part in entry.driver_names if part in device_name]
-    if not found:
-        return None
-    _, entry = max(found, key=lambda pair: len(pair[0]))
-    rate = entry.bf16 or entry.fp16
+    entry = hardware_of_driver(device_name)
+    rate = (entry.bf16 or entry.fp16) if entry else None
     return None if rate is None else rate * 1e12
 
 
