@@ -97,6 +97,7 @@ def _given(args: argparse.Namespace) -> list[str]:
 
 def _question(args: argparse.Namespace, loaded: "LoadedConfig") -> "tuple[Question, Asked]":
     from meshwright.config.hardware import hardware_cluster
+    from meshwright.config.hardware import hardware_cluster
     from meshwright.config.key_rules import key_violations
     from meshwright.config.run import asked, joined, smallest_world_size
     from meshwright.plan.engines import engine

@@ -47,9 +47,7 @@ def _refusal(answer: Answer) -> Iterator[str]:
     if not answer.over:
         return
     closest = answer.over[0]
-    yield _attribution(closest)
-    helpful = [lever for lever in levers(question, closest) if lever.candidate.fit != "over"]
-    yield from (_lever(lever) for lever in helpful[:MOST_LEVERS])
+    yield from remedies(question, closest)
     larger = smallest_that_fits(question)
     if larger and larger.best:
         yield (
