@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.config.hardware import written_hardware
+from meshwright.plan.time.collectives import sent_bytes
 from meshwright.spec.catalogue import hardware, hardware_of_driver
 from meshwright.spec.cluster import GIB
 
@@ -78,6 +79,8 @@ def hardware_values(measured: Measured, start_from: str | None) -> dict[str, Any
         values["tflops"] = {name: _rounded(flops / 1e12) for name, flops in measured.best.items()}
         values["devices_per_node"] = ranks
         values["host_memory_gib"] = round(found["memory_bytes"] / GIB, 2)
+        if reached := [_bus_bandwidth(one) for one in found["collectives"] if one["nodes"] == 1]:
+            values["link"] = {"bandwidth_gb_s": _rounded(max(reached) / 1e9)}
     else:
         values["memory_gib"] = round(found["memory_bytes"] / GIB, 2)
         values["devices_per_node"] = max(ranks, entry.devices_per_node)
@@ -133,12 +136,13 @@ def table(measured: Measured) -> str:
 
 
 def _collective_line(one: Mapping[str, Any]) -> str:
-    from meshwright.plan.time.collectives import sent_bytes
+    bus, size = _bus_bandwidth(one) / 1e9, one["message_bytes"] / 2**20
+    return f"{one['collective']:<16}{one['ranks']:>6}{one['nodes']:>6}{size:>10.4g}{one['seconds'] * 1e3:>10.4g}{bus:>10.4g}"
 
-    name, ranks, size = one["collective"], one["ranks"], one["message_bytes"]
-    bus = sent_bytes(name, size, ranks) / one["seconds"] / 1e9
-    size_mib = size / 2**20
-    return f"{name:<16}{ranks:>6}{one['nodes']:>6}{size_mib:>10.4g}{one['seconds'] * 1e3:>10.4g}{bus:>10.4g}"
+
+def _bus_bandwidth(one: Mapping[str, Any]) -> float:
+    """Bytes/s that each rank sends, whatever the collective (nccl-tests' bus bandwidth)."""
+    return sent_bytes(one["collective"], one["message_bytes"], one["ranks"]) / one["seconds"]
 
 
 def hardware_file(measured: Measured, values: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.launch.failure import set_position
+from meshwright.spec.training import ComputeDtype
 
 SHARES = {"products": 0.5, "bandwidth": 0.1, "collectives": 0.4}
 """Of the time budget."""
