@@ -3,7 +3,13 @@
 import re
 
 from benchmarks.published.clusters import cluster_of
-from benchmarks.published.megatron_ci import expert_tensor_parallel, flag, stage_layers
+from benchmarks.published.megatron_ci import (
+    expert_tensor_parallel,
+    flag,
+    fuses_permutation,
+    gathers_tokens,
+    stage_layers,
+)
 from benchmarks.published.networks import network_of
 from benchmarks.published.rows import Row, Skip
 
@@ -67,6 +73,8 @@ def job_of(row: Row) -> Job:
         fused_weight_gradients=flag(row, "no-gradient-accumulation-fusion") is None,
         deterministic=flag(row, "deterministic-mode") is not None,
         expert_tensor_parallel=expert_tensor_parallel(row),
+        expert_dispatch="allgather" if gathers_tokens(row) else "alltoall",
+        fused_permutation=fuses_permutation(row),
     )
 
 
@@ -145,6 +153,8 @@ def _precision(row: Row) -> Precision:
 
 
 def _materialised(row: Row) -> bool:
+    if flag(row, "transformer-impl") == "local":
+        return True
     return any(word in row.text("attn").lower() for word in ("unfused", "not flash", "local"))
 
 

@@ -66,6 +66,17 @@ def expert_tensor_parallel(row: Row) -> int | None:
     return None if value is None else int(value or 1)
 
 
+def gathers_tokens(row: Row) -> bool:
+    """Whether tokens are gathered from all expert ranks, Megatron-LM's default dispatcher."""
+    kind = flag(row, "moe-token-dispatcher-type") or "allgather"
+    return row.source == "megatron_ci_memory" and kind == "allgather"
+
+
+def fuses_permutation(row: Row) -> bool:
+    """Whether the permutation of tokens is fused, which is off by default."""
+    return row.source != "megatron_ci_memory" or bool(extra_arguments(row).get("moe-permute-fusion"))
+
+
 def stage_layers(row: Row) -> tuple[int, ...] | None:
     """Layers of each stage where the first and last are set by hand."""
     extra, layers, stages = extra_arguments(row), row.whole("layers"), row.whole("pp", 1)

@@ -43,6 +43,8 @@ class Job:
             fusion); otherwise each is a temporary first.
         deterministic: deterministic kernels, with cuBLAS workspaces to match.
         expert_tensor_parallel: ways each expert is split; None is ``model_parallel``.
+        expert_dispatch: how tokens reach the ranks of their experts.
+        fused_permutation: tokens are brought into the order of the experts, and back, by one kernel each.
     """
 
     network: Network
@@ -69,6 +71,8 @@ class Job:
     fused_weight_gradients: bool = True
     deterministic: bool = False
     expert_tensor_parallel: int | None = None
+    expert_dispatch: Literal["alltoall", "allgather"] = "alltoall"
+    fused_permutation: bool = True
 
     @property
     def tokens(self) -> int:

@@ -14,9 +14,9 @@ from typing import Literal
 from meshwright.plan.engines import EngineName
 from meshwright.plan.network import Experts, LatentAttention, Network
 
-Over = Literal["tensor", "sequence", "routed"]
+Over = Literal["tensor", "sequence", "routed", "gathered"]
 """What a saved tensor is split over: the tensor ranks; the tensor ranks where the sequence is sharded between them;
-or it exists once for each expert that a token visits."""
+or it exists once for each expert that a token visits, or for the tokens of all expert ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class Style:
         scores: tokens that each query has scores of, where scores are kept; 0 with flash attention.
         context: the sequence is sharded over context ranks, too.
         again: modules that are recomputed in backward, by Megatron-LM's names.
+        gathered: tokens of all expert ranks on this rank per token of the micro-batch, where they are gathered.
+        fused_permutation: one kernel orders tokens by expert, and one combines the results.
     """
 
     engine: EngineName
@@ -40,6 +42,8 @@ class Style:
     scores: int
     context: bool
     again: tuple[str, ...]
+    gathered: float = 0.0
+    fused_permutation: bool = True
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,12 @@ class Saved:
 @lru_cache(maxsize=4096)
 def layer_bytes(network: Network, style: Style, *, sparse: bool) -> float:
     """Bytes per token that one layer saves on one rank."""
-    ways = {"tensor": 1 / style.tensor, "sequence": 1 / style.sequence, "routed": style.routed}
+    ways = {
+        "tensor": 1 / style.tensor,
+        "sequence": 1 / style.sequence,
+        "routed": style.routed,
+        "gathered": style.gathered,
+    }
     kept = (entry for entry in layer_saves(network, style, sparse=sparse) if entry.module not in style.again)
     return sum(entry.bytes * ways[entry.over] for entry in kept)
 
@@ -125,6 +134,11 @@ def _experts(network: Network, experts: Experts, style: Style) -> Iterator[Saved
     first = 4 if network.gated else 2
     yield Saved("router logits, probabilities and maps", 16 * experts.num_experts, "sequence", "moe")
     yield Saved("tokens by expert", 2 * network.hidden_size, "routed", "moe")
+    if style.gathered:
+        yield Saved("tokens of all expert ranks", 2 * network.hidden_size, "gathered", "moe")
+    if not style.fused_permutation:
+        # The product with the router's probabilities is an operator of its own.
+        yield Saved("results by expert", 2 * network.hidden_size, "routed", "moe")
     yield Saved("first product of the experts", first * width, "routed", "moe")
     yield Saved("activation of the experts", 2 * width, "routed", "moe_act" if "moe" not in style.again else "moe")
     if shared:

@@ -13,9 +13,10 @@ NVIDIA = ("ampere", "hopper", "blackwell", "ada")
 
 @dataclass(frozen=True, kw_only=True)
 class LossKernel:
-    """Bytes per logit on the rank: all copies alive in the loss, and the gradient that the head's backward reads."""
+    """Bytes per logit on the rank: all copies alive in the loss, what it saves, the gradient the head's backward reads."""
 
     loss: float
+    saved: float = 4
     gradient: float = 2
 
 
@@ -24,7 +25,7 @@ PLAIN = LossKernel(loss=6)
 # The same compiled (core/fusions/fused_cross_entropy.py): its note on torch.compile counts one more fp32 buffer.
 COMPILED = LossKernel(loss=10)
 # Transformer Engine pytorch/cross_entropy.py: logits become their own gradient.
-IN_PLACE = LossKernel(loss=2)
+IN_PLACE = LossKernel(loss=2, saved=2)
 LOSSES: dict[EngineName, LossKernel] = {
     # nanotron parallel/tensor_parallel/functional.py: fp32 logits beside the softmax, both whole.
     "nanotron": LossKernel(loss=8),
@@ -100,18 +101,20 @@ def _buffers(job: Job, stage: Stage) -> float:
 
 
 def _loss(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
+    kernel = loss_kernel(job)
     parts = base | {
-        "activations": stage.kept + 2 * stage.residual,
-        "logits": loss_kernel(job).loss * stage.logits,
+        "activations": stage.kept + 2 * stage.residual * stage.predictions,
+        "logits": (kernel.loss + kernel.saved * (stage.predictions - 1)) * stage.logits,
     }
     return Moment(name="loss", parts=parts)
 
 
 def _backward_of_head(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
     """Gradients of the logits, of the head's weight and of its input over the whole sequence."""
+    kernel = loss_kernel(job)
     parts = base | {
-        "activations": stage.kept + 2 * stage.residual,
-        "logits": loss_kernel(job).gradient * stage.logits,
+        "activations": stage.kept + 2 * stage.residual * stage.predictions,
+        "logits": (kernel.gradient + kernel.saved * (stage.predictions - 1)) * stage.logits,
         "temporaries": 2 * stage.vocabulary_weights + stage.whole_residual,
     }
     return Moment(name="backward of the head", parts=parts)

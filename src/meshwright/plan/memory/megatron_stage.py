@@ -24,6 +24,7 @@ class Stage:
         layer_weights: parameters of the largest layer of the stage.
         kept: bytes of activations of all micro-batches in flight.
         one_layer: bytes that one layer saves without whole-layer recomputation, of the largest layer.
+        predictions: heads whose logits and losses are alive together: one, and one for each extra token.
         residual: bytes of the residual stream of one micro-batch as the rank holds it.
         whole_residual: the same over the whole sequence.
         logits: elements of one micro-batch's logits on the rank.
@@ -40,6 +41,7 @@ class Stage:
     vocabulary_weights: float
     kept: float
     one_layer: float
+    predictions: int
     residual: float
     whole_residual: float
     logits: float
@@ -60,6 +62,7 @@ def style_of(job: Job) -> Style:
     again = job.recompute_modules + (("core_attn",) if "attention" in job.recompute.select else ())
     experts = job.network.experts
     visits = experts.experts_per_token if experts else 0
+    gathers = job.expert_dispatch == "allgather" and layout.expert_parallel * expert_tensor(job) > 1
     return Style(
         engine=job.engine.name,
         tensor=layout.model_parallel,
@@ -69,6 +72,8 @@ def style_of(job: Job) -> Style:
         scores=job.seq_length if job.attention == "materialised" else 0,
         context=layout.context_parallel > 1,
         again=again,
+        gathered=layout.expert_parallel * expert_tensor(job) / layout.model_parallel if gathers else 0.0,
+        fused_permutation=job.fused_permutation,
     )
 
 
@@ -98,10 +103,12 @@ def _stage(job: Job, number: int, start: int, count: int) -> Stage:
     stages, tensor, rows = job.layout.pipeline_stage, job.layout.model_parallel, padded_vocabulary(job)
     first, last = number == 0, number == stages - 1
     network, style, split = job.network, style_of(job), split_of(job)
+    extra = network.mtp_layers if last else 0
+    count += extra
     sparse = _sparse_layers(job, start, count)
     whole = _whole_layers(job, start, count)
     weights = _layers_weights(job, split, count - sparse, sparse)
-    vocabulary = (embedding_weights(network, rows, tensor) if first else 0.0) + (
+    vocabulary = (embedding_weights(network, rows, tensor) if first or extra else 0.0) + (
         head_weights(network, rows, tensor) if last and not (first and network.tied) else 0.0
     )
     saved = [layer_bytes(network, style, sparse=kind) for kind in (False, True)]
@@ -115,8 +122,9 @@ def _stage(job: Job, number: int, start: int, count: int) -> Stage:
         states=states_of(job, Weights(dense=weights.dense + vocabulary, expert=weights.expert)),
         layer_weights=layer_weights(network, split, sparse=sparse > 0),
         vocabulary_weights=rows / tensor * network.hidden_size,
-        kept=kept * job.tokens * in_flight(job, number),
+        kept=(kept * in_flight(job, number) + extra * saved[sparse > 0] * (1 - in_flight(job, number))) * job.tokens,
         one_layer=saved[sparse > 0] * job.tokens,
+        predictions=1 + extra,
         residual=residual * job.tokens,
         whole_residual=2.0 * network.hidden_size * job.tokens,
         logits=rows / tensor * job.tokens if last else 0.0,
