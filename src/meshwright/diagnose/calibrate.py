@@ -136,8 +136,9 @@ def table(measured: Measured) -> str:
 
 
 def _collective_line(one: Mapping[str, Any]) -> str:
-    bus, size = _bus_bandwidth(one) / 1e9, one["message_bytes"] / 2**20
-    return f"{one['collective']:<16}{one['ranks']:>6}{one['nodes']:>6}{size:>10.4g}{one['seconds'] * 1e3:>10.4g}{bus:>10.4g}"
+    numbers = (one["message_bytes"] / 2**20, one["seconds"] * 1e3, _bus_bandwidth(one) / 1e9)
+    columns = "".join(f"{number:>10.4g}" for number in numbers)
+    return f"{one['collective']:<16}{one['ranks']:>6}{one['nodes']:>6}{columns}"
 
 
 def _bus_bandwidth(one: Mapping[str, Any]) -> float:
