@@ -1,12 +1,11 @@
-"""Tensors of one decoder block: what its forward pass makes, what is kept, and how backward rises and falls.
+"""Tensors of one decoder block: what its forward pass makes, and what is kept until backward.
 
 Sizes are bytes of one micro-batch on one rank. Names: R residual stream, G norm output as the projections read it
 (the whole sequence, also where the residual stream is sharded over the tensor group), Q, K, F outputs of the query,
 key and feed-forward projections, W weights of a projection.
 
-The order of allocations and frees is that of torch's autograd engine over `meshwright.model.decoder.Block` (saved
-tensors are dropped after the node that used them has run, gradients when they have been consumed); it was read off
-the allocator events of a real step and is held against them in tests/distributed/test_plan_memory.py.
+The table is that of `meshwright.model.decoder.Block`, read off the allocator events of a real step and held against
+them in tests/distributed/test_plan_memory.py; other engines differ by the attributes of `Block`.
 """
 
 from dataclasses import dataclass
@@ -67,12 +66,12 @@ class Block:
     fused_elementwise: bool = False
 
     @cached_property
-    def R(self) -> float:  # noqa: N802
+    def R(self) -> float:
         """Residual stream."""
         return self.tokens * self.hidden * self.residual / self.sequence
 
     @cached_property
-    def R32(self) -> float:  # noqa: N802
+    def R32(self) -> float:
         """The residual stream in fp32."""
         return self.tokens * self.hidden * 4 / self.sequence
 
@@ -82,22 +81,22 @@ class Block:
         return self.tokens * self.hidden * self.compute / self.sequence
 
     @cached_property
-    def G(self) -> float:  # noqa: N802
+    def G(self) -> float:
         """Output of a norm as the projections read it."""
         return float(self.tokens * self.hidden * self.compute)
 
     @cached_property
-    def Q(self) -> float:  # noqa: N802
+    def Q(self) -> float:
         """Queries."""
         return self.tokens * self.query * self.compute
 
     @cached_property
-    def K(self) -> float:  # noqa: N802
+    def K(self) -> float:
         """Keys; values are as large."""
         return self.tokens * self.key_value * self.compute
 
     @cached_property
-    def F(self) -> float:  # noqa: N802
+    def F(self) -> float:
         """One feed-forward activation."""
         return self.tokens * self.inner * self.compute
 
@@ -108,6 +107,13 @@ class Block:
             # Softmax output and, before it, the scores: arXiv:2205.05198 section 4.1.
             return self.tokens * self.heads * self.positions * self.compute
         return 4 * self.tokens * self.heads
+
+    @property
+    def projections_read(self) -> bool:
+        """Whether backward reads queries and keys as projected: not where a fp32 copy or their turned form is read."""
+        if self.qk_norm:
+            return self.compute == 4 or self.norm == "fused"
+        return not self.rope
 
     @cached_property
     def tables(self) -> float:
@@ -145,6 +151,18 @@ def _norm_ops(b: Block, name: str) -> list[Op]:
     return ops
 
 
+def head_norm_ops(b: Block, name: str, size: float) -> tuple[Op, ...]:
+    """Norm over each head of queries or keys; see `_norm_ops`."""
+    wide = size * 4 / b.compute
+    ops = []
+    if b.norm != "fused" and b.compute == 2:
+        ops.append(Op(f"{name} in fp32", "elementwise", wide, True))
+    if b.norm == "decomposed":
+        ops.append(Op(f"{name} squared", "elementwise", wide, False))
+        ops.append(Op(f"{name} normalised", "elementwise", wide, True))
+    return (*ops, Op(f"{name} scaled", "elementwise", size, not b.rope))
+
+
 def _rope_ops(b: Block, name: str, size: float) -> list[Op]:
     parts = [("times cos", 1.0, False), ("negated half", 0.5, False), ("rotated", 1.0, False)]
     parts += [("times sin", 1.0, False), ("turned", 1.0, True)]
@@ -168,9 +186,10 @@ def forward_ops(b: Block) -> tuple[Op, ...]:
     """Results of the forward pass of a block in order, without its input."""
     attention = [
         *_norm_ops(b, "attention norm"),
-        Op("queries", "matmul", b.Q, not b.rope or b.qk_norm),
-        Op("keys", "matmul", b.K, not b.rope or b.qk_norm),
+        Op("queries", "matmul", b.Q, b.projections_read),
+        Op("keys", "matmul", b.K, b.projections_read),
         Op("values", "matmul", b.K, not b.expand_keys),
+        *(head_norm_ops(b, "queries", b.Q) + head_norm_ops(b, "keys", b.K) if b.qk_norm else ()),
         *((Op("rotary tables", "elementwise", b.tables, True),) if b.tables else ()),
         *(_rope_ops(b, "queries", b.Q) if b.rope else ()),
         *(_rope_ops(b, "keys", b.K) if b.rope else ()),
@@ -210,7 +229,10 @@ def kept(b: Block, keep: Keep) -> float:
         return _input(b) + sum(op.size for op in ops if op.kept)
     if keep == "every second matmul":
         return b.R + _every_second_matmul(b)
-    return sum(op.size for op in ops if op.kind not in keep)
+    if "elementwise" not in keep:
+        # Views count as elementwise, and a kept view keeps the result of any operator alive.
+        return sum(op.size for op in ops)
+    return b.R + sum(op.size for op in ops if op.kind not in keep)
 
 
 @lru_cache(maxsize=4096)
@@ -236,139 +258,3 @@ def _every_second_matmul(b: Block) -> float:
         op for op in forward_ops(b) if op.kind == "attention" or (op.kind == "communication" and "summed" in op.name)
     ]
     return sum(op.size for op in [*held, *others])
-
-
-class Pass(NamedTuple):
-    """Backward of one block, relative to its beginning, at the moment that needs most.
-
-    Attributes:
-        temporaries: gradients of activations and scratch, the incoming gradient included.
-        freed: saved tensors already dropped.
-        gradients: weight gradients already made.
-    """
-
-    temporaries: float
-    freed: float
-    gradients: float
-
-
-Event = tuple[float, float, float]
-"""Change of temporaries, of dropped saved tensors, and of weight gradients (elements)."""
-
-
-def _leave_backward(b: Block) -> list[Event]:
-    """Gradient of the residual stream to the gradient of a row-wise projection's output."""
-    if b.sequence == 1:
-        return []
-    return [(b.G + b.gloo * b.n, 0, 0), (b.G - b.gloo * b.n, 0, 0), (-b.G, 0, 0)]
-
-
-def _enter_backward(b: Block) -> list[Event]:
-    """Gradient of the gathered norm output to that of this rank's part; a sum over the tensor group without one."""
-    if b.tensor == 1:
-        return []
-    if b.sequence == 1:
-        return [(b.G, 0, 0), (-b.G, 0, 0)]
-    return [(b.G, 0, 0), (b.n + b.gloo * b.G, 0, 0), (-(2 + b.gloo) * b.G, 0, 0)]
-
-
-def _norm_backward(b: Block) -> list[Event]:
-    """Gradient of the norm output to that added to the residual gradient; begins with the former alive."""
-    cast: list[Event] = [] if b.compute == 4 else [(b.R32, 0, 0), (-b.n, 0, 0)]
-    back: list[Event] = [] if b.residual == 4 else [(b.R, 0, 0), (-b.R32, 0, 0)]
-    own = 0.0 if b.residual == 4 else b.R32
-    if b.norm == "fused":
-        return [(b.R, 0, 0), (-b.n, b.R, 0), (-b.R, 0, 0)]
-    if b.norm == "cast":
-        return [*cast, (b.R32, 0, 0), (-b.R32, own or b.R, 0), *back, (-b.R, 0, 0)]
-    return [
-        *cast,
-        (2 * b.R32, 0, 0),
-        (-2 * b.R32, b.R32, 0),
-        (2 * b.R32, 0, 0),
-        (-2 * b.R32, 0, 0),
-        (4 * b.R32, 0, 0),
-        (-4 * b.R32, own or b.R, 0),
-        *back,
-        (-b.R, 0, 0),
-    ]
-
-
-def _feed_forward_backward(b: Block) -> list[Event]:
-    weight = b.hidden * b.inner
-    done: Event = (-b.G if b.sequence > 1 else 0.0, 0, 0)
-    head: list[Event] = [*_leave_backward(b), (b.F, 0, weight), done, (0, b.F, 0)]
-    if not b.gated:
-        tail: list[Event] = [(b.F, 0, 0), (-b.F, b.F, 0), (b.G, 0, weight), (-b.F, b.G, 0)]
-        return [*head, *tail]
-    return [
-        *head,
-        (2 * b.F, 0, 0),
-        (-b.F, 2 * b.F, 0),
-        (b.G, 0, weight),
-        (-b.F, 0, 0),
-        (b.F, 0, 0),
-        (-b.F, b.F, 0),
-        (b.G, 0, weight),
-        (-b.F, b.G, 0),
-        (b.G, 0, 0),
-        (-2 * b.G, 0, 0),
-    ]
-
-
-def _rope_backward(size: float) -> list[Event]:
-    return [(2.5 * size, 0, 0), (-size, 0, 0), (size, 0, 0), (-2.5 * size, 0, 0)]
-
-
-def _attention_backward(b: Block) -> list[Event]:
-    keys = b.Q if b.expand_keys else b.K
-    # FlashAttention-2 accumulates the query gradient in fp32 (flash_api.cpp, dq_accum).
-    scratch = 0.0 if b.gloo else 4 * b.Q / b.compute
-    folded: list[Event] = [(2 * b.K, 0, 0), (-2 * b.Q, 0, 0)] if b.expand_keys else []
-    rope = [*_rope_backward(b.K), *_rope_backward(b.Q)] if b.rope else []
-    return [
-        *_leave_backward(b),
-        (b.Q, 0, b.hidden * b.query),
-        (-b.G if b.sequence > 1 else 0.0, 0, 0),
-        (b.Q + 2 * keys + scratch, 0, 0),
-        (-b.Q - scratch, 2 * b.Q + 2 * keys + b.statistics, 0),
-        *folded,
-        *rope,
-        (b.G - b.K, b.tables, b.hidden * b.key_value),
-        (b.G, 0, b.hidden * b.key_value),
-        (b.G - b.K, 0, 0),
-        (-2 * b.G, 0, 0),
-        (b.G, 0, b.hidden * b.query),
-        (-b.Q - b.G, b.G, 0),
-    ]
-
-
-@lru_cache(maxsize=4096)
-def backward_events(b: Block) -> tuple[Event, ...]:
-    """Rise and fall of memory over the backward pass of a block whose saved tensors are all there."""
-    return (
-        (b.R, 0, 0),
-        *_feed_forward_backward(b),
-        *_enter_backward(b),
-        *_norm_backward(b),
-        *_attention_backward(b),
-        *_enter_backward(b),
-        *_norm_backward(b),
-    )
-
-
-@lru_cache(maxsize=4096)
-def backward_pass(b: Block, gradients_stay: bool) -> Pass:
-    """The worst moment of the backward pass.
-
-    Args:
-        gradients_stay: weight gradients live on; otherwise each is added to an older one and dropped.
-    """
-    temporaries = freed = elements = 0.0
-    best, worst = Pass(0, 0, 0), -1.0
-    for temporary, dropped, made in backward_events(b):
-        temporaries, freed, elements = temporaries + temporary, freed + dropped, elements + made
-        gradient = (elements if gradients_stay else made) * b.weight_gradient
-        if temporaries - freed + gradient > worst:
-            worst, best = temporaries - freed + gradient, Pass(temporaries, freed, gradient)
-    return best

@@ -8,6 +8,9 @@ from meshwright.plan.memory.fsdp_states import (
     autocast_copies,
     base,
     gathered_weights,
+    gathering,
+    gathers_ahead,
+    gathers_forward,
     gradients,
     leftover_reduction,
     moment,
@@ -45,11 +48,14 @@ def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
             temporaries=scratch,
         )
 
-    ahead = _gathered_ahead(stage)
+    forward_message = _top_group(stage) if gathers_forward(stage, later) else 0.0
+    ahead = _top_group(stage) if gathers_ahead(stage) and not stage.traits.last_layer_stays else 0.0
     made = formats.gradient * stage.weights.columns * block.hidden
     chunks = 2 if stage.chunk else 1
     hidden = block.G * (2 if stage.chunk else 1)
-    yield now("loss", logits=stage.logits, scratch=forward)
+    yield now("loss", logits=stage.logits, scratch=forward, ahead=forward_message)
+    if ahead:
+        yield now("gathering the top layer", logits=stage.logits, scratch=0.0, ahead=gathering(stage, ahead))
     yield now("backward of the loss", logits=stage.logits, scratch=backward, ahead=ahead)
     kept_logits = stage.logits if stage.traits.loss == "in place" else 2 * stage.logits
     yield now("backward of the head", logits=kept_logits, scratch=hidden, made=chunks * made, ahead=ahead)
@@ -69,10 +75,8 @@ def _gathered(stage: Stage, at: InBackward) -> float:
     return stage.formats.gathered * (stage.root + group)
 
 
-def _gathered_ahead(stage: Stage) -> float:
-    """The top group, gathered before the loss has gone through its backward."""
-    if not stage.wrapped or stage.zero < 3 or stage.shards == 1 or stage.traits.last_layer_stays:
-        return 0.0
+def _top_group(stage: Stage) -> float:
+    """Message of the top group: of its forward gather, held until the loss; then of the gather ahead of backward."""
     first, last = stage.group_of(len(stage.layers) - 1)
     return stage.formats.gathered * (last - first + 1) * stage.weights.layer
 

@@ -8,7 +8,8 @@ viewed; gradients that are not reduced yet are accumulated in the reduction dtyp
 
 from collections.abc import Iterator
 
-from meshwright.plan.memory.decoder_block import Pass, backward_pass, kept
+from meshwright.plan.memory.block_backward import Pass, backward_pass
+from meshwright.plan.memory.decoder_block import kept
 from meshwright.plan.memory.fsdp_loss import loss_moments
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.fsdp_states import (
@@ -16,6 +17,8 @@ from meshwright.plan.memory.fsdp_states import (
     autocast_copies,
     base,
     gathered_weights,
+    gathering,
+    gathers_ahead,
     gradients,
     leftover_reduction,
     moment,
@@ -31,12 +34,14 @@ def moments(stage: Stage) -> tuple[Moment, ...]:
         if stage.last:
             found += loss_moments(stage, live, later)
         found += (_layer(stage, index, live, later) for index in _turning_points(stage))
+        if gathers_ahead(stage):
+            found += _gathers(stage, live, later)
         if reduces(stage):
             found += _group_reductions(stage, live, later)
     if stage.first:
         found.append(_embedding(stage, stage.in_flight[-1][1]))
     if stage.wrapped:
-        found.append(_last_reduction(stage))
+        found += _last_reduction(stage)
     found.append(_optimizer(stage))
     return tuple(found)
 
@@ -58,30 +63,50 @@ def _layer(stage: Stage, index: int, live: int, later: bool) -> Moment:
     worst: Pass = backward_pass(block, not at.in_place(stage))
     again = kept(block, "autograd") - stage.layer_bytes(index)
     held = (live - 1) * stage.micro_batch_bytes + stage.below(index) + again - worst.freed
+    # The stage's output lives until its backward has ended.
     received = 0.0 if stage.last else stage.boundary
-    if not stage.last and index < len(stage.layers) - 1:
-        # The stage's output and the gradient it received live until its backward has ended.
-        received *= 1
-    first, last = stage.group_of(index)
-    above = last + 1 < len(stage.layers)
-    communication = _ahead(stage, first)
-    if reduces(stage):
-        size = (stage.group_of(last + 1)[1] - last) * stage.weights.layer if above else 0.0
-        communication += stage.formats.reduced * (size if above else leftover_reduction(stage, later))
+    first, _ = stage.group_of(index)
     return moment(
         f"backward of layer {stage.layers[index]}",
         base(stage),
         weights=gathered_weights(stage, at) + autocast_copies(stage, index + 1),
         gradients=gradients(stage, at) + worst.gradients,
         activations=held + received,
-        communication=communication,
+        communication=_ahead(stage, first) + _message(stage, at),
         temporaries=worst.temporaries,
     )
 
 
+def _message(stage: Stage, at: InBackward) -> float:
+    """The message of the group above, which lives until the next one is filled."""
+    if not reduces(stage):
+        return 0.0
+    _, last = stage.group_of(at.index)
+    if last + 1 == len(stage.layers):
+        return stage.formats.reduced * leftover_reduction(stage, at.later)
+    return stage.formats.reduced * (stage.group_of(last + 1)[1] - last) * stage.weights.layer
+
+
+def _gathers(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
+    """Gathering the next group at the beginning of the top and of the second group's backward."""
+    top = len(stage.layers) - 1
+    for index in {top, max(stage.group_of(top)[0] - 1, 0)}:
+        first, last = stage.group_of(index)
+        at = InBackward(index=last, later=later)
+        yield moment(
+            f"gathering below layer {stage.layers[first]}",
+            base(stage),
+            weights=gathered_weights(stage, at),
+            gradients=gradients(stage, at),
+            activations=(live - 1) * stage.micro_batch_bytes + stage.below(last),
+            communication=gathering(stage, _ahead(stage, first)) + _message(stage, at),
+            temporaries=stage.boundary,
+        )
+
+
 def _ahead(stage: Stage, first: int) -> float:
     """Buffer of the group that backward gathers ahead of its use."""
-    if not stage.wrapped or stage.zero < 3 or stage.shards == 1:
+    if not gathers_ahead(stage):
         return 0.0
     if first == 0:
         return stage.formats.gathered * stage.own_embedding
@@ -96,7 +121,7 @@ def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
         at = InBackward(index=first - 1, later=later, group_done=(first, last))
         elements = (last - first + 1) * stage.weights.layer
         held = (live - 1) * stage.micro_batch_bytes + stage.below(first - 1)
-        whole, buffers = _reduction(stage, at, elements)
+        whole, buffers = _reduction(stage, at, elements, stage.weights.down)
         yield moment(
             f"reduction of layer {stage.layers[first]}",
             base(stage),
@@ -108,17 +133,19 @@ def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
         )
 
 
-def _reduction(stage: Stage, at: InBackward, elements: float) -> tuple[float, float]:
+def _reduction(stage: Stage, at: InBackward, elements: float, final: float) -> tuple[float, float]:
     """(unreduced gradients, buffers) at the worse of two points: the copy into the message, and the reduction.
 
-    Without shards the message is divided into a copy first; gloo reduces in a copy of it.
+    Without shards the message is divided into a copy first; gloo reduces in a copy of it. With shards, a loop
+    variable of ``foreach_reduce`` holds the gradient of the group's final weight until the end.
     """
     reduced = stage.formats.reduced
     accumulated = at.later and stage.zero <= 1
     unreduced = elements * (reduced if accumulated else stage.formats.gradient)
     copy_in = (unreduced, reduced * elements)
     copies = 3 if stage.shards == 1 else 1 + stage.host + 1 / stage.shards
-    reduce = (0.0, copies * reduced * elements)
+    held = 0.0 if stage.shards == 1 else unreduced * final / elements
+    reduce = (held, copies * reduced * elements)
     return max(copy_in, reduce, key=sum)
 
 
@@ -138,28 +165,32 @@ def _embedding(stage: Stage, later: bool) -> Moment:
     )
 
 
-def _last_reduction(stage: Stage) -> Moment:
+def _last_reduction(stage: Stage) -> tuple[Moment, ...]:
     """Reductions after backward: root and embedding, and under a pipeline with ZeRO-0 or 1 all groups."""
     later = stage.micro_batches > 1
     first, last = stage.group_of(0)
     layers = (last - first + 1) * stage.weights.layer
     deferred = stage.pipelined and stage.zero <= 1
     elements = max(stage.root, stage.own_embedding, layers if deferred else 0.0)
+    if elements == 0.0:
+        return ()
     at = InBackward(index=-1, later=later)
-    whole, buffers = _reduction(stage, at, elements)
+    final = stage.weights.down if elements == layers else stage.weights.embedding
+    whole, buffers = _reduction(stage, at, elements, final)
     others = stage.root + stage.own_embedding - elements if not deferred else 0.0
     pending = (stage.elements - elements) if deferred else max(others, 0.0)
     unreduced = stage.formats.reduced if later and stage.zero <= 1 else stage.formats.gradient
     finished = 0.0 if deferred else stage.formats.stored * stage.blocks / stage.shards
     if later and stage.zero >= 2:
         finished = stage.formats.stored * stage.elements / stage.shards
-    return moment(
+    last_moment = moment(
         "last reductions",
         base(stage),
         weights=stage.formats.gathered * (pending if stage.zero <= 2 else max(others, 0.0)),
         gradients=whole + unreduced * pending + finished,
         communication=buffers,
     )
+    return (last_moment,)
 
 
 def _optimizer(stage: Stage) -> Moment:

@@ -59,6 +59,22 @@ def reduces(stage: Stage) -> bool:
     return stage.wrapped and (stage.zero >= 2 or not stage.pipelined)
 
 
+def gathers_ahead(stage: Stage) -> bool:
+    """Whether backward gathers weights."""
+    return stage.wrapped and stage.zero == 3 and stage.shards > 1
+
+
+def gathers_forward(stage: Stage, later: bool) -> bool:
+    """Whether the forward pass of a micro-batch gathers weights: once a step where they stay gathered."""
+    return stage.wrapped and stage.shards > 1 and (stage.zero == 3 or not later)
+
+
+def gathering(stage: Stage, message: float) -> float:
+    """Bytes of a gather under way: this rank's cast part, the message, and gloo's copy of it."""
+    cast = message / stage.shards if stage.formats.casts else 0.0
+    return message + cast + (message if stage.host else 0.0)
+
+
 def autocast_copies(stage: Stage, layers: int) -> float:
     """16-bit copies of the matrices of the lowest layers, which autocast makes and autograd keeps."""
     if not stage.block.autocast:

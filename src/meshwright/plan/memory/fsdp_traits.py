@@ -51,7 +51,7 @@ TRAITS: dict[EngineName, Traits] = {
         expand_keys=True,
         operator_policy=True,
     ),
-    # llm-foundry: models/mpt (fused cross entropy of flash-attn), optim/decoupled_weight_decay.py (one tensor at a time).
+    # llm-foundry: models/mpt (fused cross entropy of flash-attn), optim/decoupled_weight_decay.py (tensor by tensor).
     "composer": Traits(norm="fused", loss="fused", root_embedding=True, flat_parameters=True),
     # litgpt: utils.py chunked_cross_entropy (fp32 loss over 16-bit logits), model.py RMSNorm (x.float()).
     "litgpt": Traits(norm="upcast", loss="fp32 copies", root_embedding=True, foreach_optimizer=True, expand_keys=True),

@@ -13,6 +13,7 @@ class Weights:
     Attributes:
         layer: one block.
         products: of them in matrices, which autocast copies.
+        down: the down projection, the last of a block.
         embedding / head: padded vocabulary x hidden; ``head`` is 0 where it is tied.
         norm: the final norm.
         columns: columns of the logits.
@@ -20,6 +21,7 @@ class Weights:
 
     layer: float
     products: float
+    down: float
     embedding: float
     head: float
     norm: float
@@ -46,6 +48,7 @@ def weights_of(network: Network, tensor: int, expert: int = 1) -> Weights:
     return Weights(
         layer=products + biases / tensor + norms,
         products=products,
+        down=dense / matrices / tensor,
         embedding=embedding + (network.max_position_embeddings * hidden if network.position == "learned" else 0),
         head=0.0 if network.tied else embedding,
         norm=hidden * (2 if network.norm == "layernorm" else 1),

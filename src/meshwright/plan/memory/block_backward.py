@@ -1,0 +1,154 @@
+"""How memory rises and falls over the backward pass of one block.
+
+The order of allocations and frees is that of torch's autograd engine over `meshwright.model.decoder.Block`: saved
+tensors are dropped after the node that used them has run, gradients of activations when they have been consumed.
+Letters are those of `decoder_block`.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from meshwright.plan.memory.decoder_block import Block, head_norm_ops
+
+Event = tuple[float, float, float]
+"""Change of temporaries, of dropped saved tensors, and of weight gradients (elements)."""
+
+
+class Pass(NamedTuple):
+    """Backward of one block, relative to its beginning, at the moment that needs most.
+
+    Attributes:
+        temporaries: gradients of activations and scratch, the incoming gradient included.
+        freed: saved tensors already dropped.
+        gradients: weight gradients already made.
+    """
+
+    temporaries: float
+    freed: float
+    gradients: float
+
+
+def _leave_backward(b: Block) -> list[Event]:
+    """Gradient of the residual stream to the gradient of a row-wise projection's output."""
+    if b.sequence == 1:
+        return []
+    return [(b.G + b.gloo * b.n, 0, 0), (b.G - b.gloo * b.n, 0, 0), (-b.G, 0, 0)]
+
+
+def _enter_backward(b: Block) -> list[Event]:
+    """Gradient of the gathered norm output to that of this rank's part; a sum over the tensor group without one."""
+    if b.tensor == 1:
+        return []
+    if b.sequence == 1:
+        return [(b.G, 0, 0), (-b.G, 0, 0)]
+    return [(b.G, 0, 0), (b.n + b.gloo * b.G, 0, 0), (-(2 + b.gloo) * b.G, 0, 0)]
+
+
+def _norm_backward(b: Block) -> list[Event]:
+    """Gradient of the norm output to that added to the residual gradient; begins with the former alive."""
+    cast: list[Event] = [] if b.compute == 4 else [(b.R32, 0, 0), (-b.n, 0, 0)]
+    back: list[Event] = [] if b.residual == 4 else [(b.R, 0, 0), (-b.R32, 0, 0)]
+    own = 0.0 if b.residual == 4 else b.R32
+    if b.norm == "fused":
+        return [(b.R, 0, 0), (-b.n, b.R, 0), (-b.R, 0, 0)]
+    if b.norm == "cast":
+        return [*cast, (b.R32, 0, 0), (-b.R32, own or b.R, 0), *back, (-b.R, 0, 0)]
+    return [
+        *cast,
+        (2 * b.R32, 0, 0),
+        (-2 * b.R32, b.R32, 0),
+        (2 * b.R32, 0, 0),
+        (-2 * b.R32, 0, 0),
+        (4 * b.R32, 0, 0),
+        (-4 * b.R32, own or b.R, 0),
+        *back,
+        (-b.R, 0, 0),
+    ]
+
+
+def _head_norm_backward(b: Block, size: float) -> list[Event]:
+    saved = sum(op.size for op in head_norm_ops(b, "", size) if op.kept) + (size if b.projections_read else 0.0)
+    wide = (5 if b.norm == "decomposed" else 2) * size * 4 / b.compute
+    return [(wide, 0, 0), (-wide, saved, 0)]
+
+
+def _feed_forward_backward(b: Block) -> list[Event]:
+    weight = b.hidden * b.inner
+    done: Event = (-b.G if b.sequence > 1 else 0.0, 0, 0)
+    head: list[Event] = [*_leave_backward(b), (b.F, 0, weight), done, (0, b.F, 0)]
+    if not b.gated:
+        tail: list[Event] = [(b.F, 0, 0), (-b.F, b.F, 0), (b.G, 0, weight), (-b.F, b.G, 0)]
+        return [*head, *tail]
+    return [
+        *head,
+        (2 * b.F, 0, 0),
+        (-b.F, 2 * b.F, 0),
+        (b.G, 0, weight),
+        (-b.F, 0, 0),
+        (b.F, 0, 0),
+        (-b.F, b.F, 0),
+        (b.G, 0, weight),
+        (-b.F, b.G, 0),
+        (b.G, 0, 0),
+        (-2 * b.G, 0, 0),
+    ]
+
+
+def _rope_backward(size: float) -> list[Event]:
+    return [(2.5 * size, 0, 0), (-size, 0, 0), (size, 0, 0), (-2.5 * size, 0, 0)]
+
+
+def _attention_backward(b: Block) -> list[Event]:
+    keys = b.Q if b.expand_keys else b.K
+    # FlashAttention-2 accumulates the query gradient in fp32 (flash_api.cpp, dq_accum).
+    scratch = 0.0 if b.gloo else 4 * b.Q / b.compute
+    folded: list[Event] = [(2 * b.K, 0, 0), (-2 * b.Q, 0, 0)] if b.expand_keys else []
+    rope = [*_rope_backward(b.K), *_rope_backward(b.Q)] if b.rope else []
+    norms = [*_head_norm_backward(b, b.K), *_head_norm_backward(b, b.Q)] if b.qk_norm else []
+    return [
+        *_leave_backward(b),
+        (b.Q, 0, b.hidden * b.query),
+        (-b.G if b.sequence > 1 else 0.0, 0, 0),
+        (b.Q + 2 * keys + scratch, 0, 0),
+        (-b.Q - scratch, 2 * b.Q + 2 * keys + b.statistics, 0),
+        *folded,
+        *rope,
+        *norms,
+        (b.G - b.K, b.tables, b.hidden * b.key_value),
+        (b.G, 0, b.hidden * b.key_value),
+        (b.G - b.K, 0, 0),
+        (-2 * b.G, 0, 0),
+        (b.G, 0, b.hidden * b.query),
+        (-b.Q - b.G, b.G, 0),
+    ]
+
+
+@lru_cache(maxsize=4096)
+def backward_events(b: Block) -> tuple[Event, ...]:
+    """Rise and fall of memory over the backward pass of a block whose saved tensors are all there."""
+    return (
+        (b.R, 0, 0),
+        *_feed_forward_backward(b),
+        *_enter_backward(b),
+        *_norm_backward(b),
+        *_attention_backward(b),
+        *_enter_backward(b),
+        *_norm_backward(b),
+    )
+
+
+@lru_cache(maxsize=4096)
+def backward_pass(b: Block, gradients_stay: bool) -> Pass:
+    """The worst moment of the backward pass.
+
+    Args:
+        gradients_stay: weight gradients live on; otherwise each is added to an older one and dropped.
+    """
+    temporaries = freed = elements = 0.0
+    best, worst = Pass(0, 0, 0), -1.0
+    for temporary, dropped, made in backward_events(b):
+        temporaries, freed, elements = temporaries + temporary, freed + dropped, elements + made
+        gradient = (elements if gradients_stay else made) * b.weight_gradient
+        if temporaries - freed + gradient > worst:
+            worst, best = temporaries - freed + gradient, Pass(temporaries, freed, gradient)
+    return best
