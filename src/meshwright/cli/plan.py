@@ -97,7 +97,6 @@ def _given(args: argparse.Namespace) -> list[str]:
 
 def _question(args: argparse.Namespace, loaded: "LoadedConfig") -> "tuple[Question, Asked]":
     from meshwright.config.hardware import hardware_cluster
-    from meshwright.config.hardware import hardware_cluster
     from meshwright.config.key_rules import key_violations
     from meshwright.config.run import asked, joined, smallest_world_size
     from meshwright.plan.engines import engine
@@ -163,10 +162,8 @@ def _named(question: "Question", text: str) -> "tuple[Question, Candidate]":
         raise _RequestError(f"--explain {text}: takes {needs} devices, not {question.cluster.num_devices}")
     narrowed = replace(question, fixed={**question.fixed, **fixed})
     answer = search(narrowed)
-    if answer.best:
-        return narrowed, answer.best
-    if answer.over:
-        return narrowed, predict(narrowed, answer.over[0].job)
+    if chosen := (answer.best or next(iter(answer.over), None)):
+        return narrowed, predict(narrowed, chosen.job)
     raise _RequestError(_nothing_legal(answer))
 
 
@@ -175,11 +172,11 @@ def _numbered(answer: "Answer", text: str, top: int) -> "Candidate":
 
     rows = one_per_split(answer.fitting or answer.tight, top)
     if text == "best":
-        return answer.best or predict(answer.question, answer.over[0].job)
+        return predict(answer.question, (answer.best or answer.over[0]).job)
     if not 1 <= int(text) <= len(rows):
         legal = f"1 to {len(rows)}" if rows else "a layout by name: nothing fits"
         raise _RequestError(f"--explain {text}: the table has no such row; legal: {legal}")
-    return rows[int(text) - 1]
+    return predict(answer.question, rows[int(text) - 1].job)
 
 
 def _nothing_legal(answer: "Answer") -> str:

@@ -30,6 +30,7 @@ class Candidate:
     """One layout with what is predicted for it.
 
     Attributes:
+        memory: of the stages that can be the worst in what a search found; of all in what `predict` made.
         limit: bytes per device it is held against.
         time: None where the layout needs more memory than there is.
     """
@@ -175,7 +176,7 @@ def _least(question: Question, group: Variants, counts: Counter[str]) -> Candida
 
 def _memory(question: Question, job: Job, counts: Counter[str]) -> Candidate:
     counts["predicted"] += 1
-    return Candidate(job=job, memory=predict_memory(job), limit=question.limit)
+    return Candidate(job=job, memory=predict_memory(job, worst_only=True), limit=question.limit)
 
 
 def _size(batch: Batch) -> int:

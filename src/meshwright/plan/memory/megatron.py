@@ -3,6 +3,8 @@
 Every rank keeps whole weights and gradient buffers of its part of the model; the optimizer is sharded from ZeRO-1 on.
 """
 
+from collections.abc import Container
+
 from meshwright.plan.job import Job
 from meshwright.plan.memory.constants import constants
 from meshwright.plan.memory.megatron_moments import moments
@@ -11,9 +13,9 @@ from meshwright.plan.memory.megatron_stage import Stage, stages_of
 from meshwright.plan.memory.report import StageMemory
 
 
-def stages(job: Job) -> tuple[StageMemory, ...]:
-    """Memory of each pipeline stage."""
-    return tuple(_memory(job, stage) for stage in stages_of(job))
+def stages(job: Job, numbers: Container[int] | None = None) -> tuple[StageMemory, ...]:
+    """Memory of each pipeline stage, or of those in ``numbers``."""
+    return tuple(_memory(job, stage) for stage in stages_of(job) if numbers is None or stage.number in numbers)
 
 
 def _memory(job: Job, stage: Stage) -> StageMemory:
