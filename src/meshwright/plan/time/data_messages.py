@@ -1,5 +1,6 @@
 """Data-parallel messages of one stage: gradients reduced, weights gathered, and what of it compute does not hide."""
 
+import math
 from dataclasses import dataclass
 
 from meshwright.plan.job import Job
@@ -66,8 +67,8 @@ def _trainable(job: Job, stage: Stage) -> tuple[float, float]:
 
 
 def _wire_bytes(job: Job, traits: Traits) -> float:
-    if job.precision.amp_level == "O0":
-        return 4.0
+    if job.precision.amp_level in ("O0", "O3"):
+        return 4.0 if job.precision.amp_level == "O0" else 2.0
     return traits.reduced_bytes_fp16 if job.precision.dtype == "float16" else traits.reduced_bytes
 
 
@@ -157,11 +158,12 @@ def _by_module(job: Job, machine: Machine, stage: Stage) -> DataTime:
     traits, layout, share = traits_of(job.engine.name), job.layout, machine.constants.network
     shards, copies = shard_groups(job)
     zero, micro_batches = layout.zero_stage, job.batch.micro_batch_num
-    modules = max(1.0, stage.holding.layers / max(1, layout.comm_fusion))
+    modules, root = _modules(job, stage)
+    gathered_bytes = 4.0 if job.precision.amp_level in ("O0", "O1") else 2.0
     frozen = stage.dense_weights + stage.expert_weights
     trainable = sum(_trainable(job, stage))
     wire = _wire_bytes(job, traits)
-    gather = message_seconds("all_gather", 2.0 * frozen / modules, shards, job.cluster, share)
+    gather = message_seconds("all_gather", gathered_bytes * frozen / modules, shards, job.cluster, share)
     kind: Collective = "reduce_scatter" if zero else "all_reduce"
     reduce = message_seconds(kind, wire * trainable / modules, shards, job.cluster, share)
     across = message_seconds("all_reduce", wire * trainable / shards.ranks / modules, copies, job.cluster, share)
@@ -183,19 +185,33 @@ def _by_module(job: Job, machine: Machine, stage: Stage) -> DataTime:
             size=wire * trainable / modules,
             group=shards,
             count=reduces * modules,
-            seconds=modules * (reduces * reduce + across),
+            seconds=modules * reduces * reduce,
             exposed=backwards * (1 - gather_share),
         )
     ]
+    if copies.ranks > 1:
+        transfers.append(
+            Transfer(
+                collective="all_reduce",
+                size=wire * trainable / shards.ranks / modules,
+                group=copies,
+                count=modules,
+                seconds=modules * across,
+                exposed=min(modules * across, last - backward),
+            )
+        )
     if gathers:
+        # The head is used right before backward begins: it stays gathered between.
+        kept = micro_batches if zero == 3 and root else 0
+        count = gathers * modules - kept
         exposed = forward * (micro_batches if gathered_each else 1) + backwards * gather_share
         transfers.append(
             Transfer(
                 collective="all_gather",
-                size=2.0 * frozen / modules,
+                size=gathered_bytes * (gathers * frozen - kept * root) / count,
                 group=shards,
-                count=gathers * modules,
-                seconds=gathers * modules * gather,
+                count=count,
+                seconds=count * gather,
                 exposed=exposed,
             )
         )
@@ -206,6 +222,17 @@ def _by_module(job: Job, machine: Machine, stage: Stage) -> DataTime:
         messages=modules * (gathers + reduces) / micro_batches,
         transfers=tuple(transfers),
     )
+
+
+def _modules(job: Job, stage: Stage) -> tuple[float, float]:
+    """(messages of one pass, weights in the last of them) of a stage: groups of layers, the embedding unless it is
+    tied, and the root, which holds the head (`meshwright.parallel.zero`; torchtitan wraps alike)."""
+    holding = stage.holding
+    layers = math.ceil(holding.layers / max(1, job.layout.comm_fusion))
+    if job.network.tied:
+        return layers + 1.0 * (holding.first or holding.last), stage.vocabulary_weights
+    ends = holding.first + holding.last
+    return float(layers + ends), stage.vocabulary_weights / ends if holding.last else 0.0
 
 
 def _hidden(modules: float, each: float, compute: float) -> float:

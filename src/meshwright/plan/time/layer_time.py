@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from meshwright.plan.engines import EngineName
+from meshwright.plan.engines import engine as profile
 from meshwright.plan.job import Job
 from meshwright.plan.network import Network
 from meshwright.plan.time.block import LayerCost, layer_cost
@@ -135,7 +136,8 @@ def _layer_time(
 ) -> LayerTime:
     traits = traits_of(engine)
     cost = layer_cost(machine, network, shape, traits, sparse, again)
-    tensor = _tensor(machine, network, shape, traits, cost, resend, cluster, groups[0])
+    on_tape = profile(engine).family == "fsdp"
+    tensor = _tensor(machine, network, shape, traits, cost, resend, cluster, groups[0], on_tape)
     context = _context(machine, network, shape, cost, cluster, groups[1])
     expert = _expert(machine, network, shape, resend, cluster, groups[2]) if sparse else None
     found = (tensor, context, expert)
@@ -175,12 +177,17 @@ def _tensor(
     resend: bool,
     cluster: Cluster,
     group: Group,
+    on_tape: bool,
 ) -> Messages | None:
     """Megatron's f and g (arXiv:1909.08053) or, with sequence parallelism, g-bar (arXiv:2205.05198, figure 5).
 
     All-reduce after attention and after the feed-forward network; or a gather before and a reduce-scatter after each,
     the inputs gathered again in backward for the weight gradients. Where the engine overlaps, messages of a backward
     pass hide behind the products beside them: half of the backward work at most.
+
+    Args:
+        on_tape: autograd keeps gathered inputs as they are, and recomputation by torch.utils.checkpoint ends at the
+            last tensor that backward needs, which is before the last message of a layer.
     """
     if shape.tensor == 1:
         return None
@@ -188,8 +195,8 @@ def _tensor(
     collective: Collective = "all_gather" if shape.sequence_parallel else "all_reduce"
     count = 4.0 if shape.sequence_parallel else 2.0
     each = message_seconds(collective, size, group, cluster, machine.constants.network)
-    regathered = 2.0 if shape.sequence_parallel else 0.0
-    again = count if resend else 0.0
+    regathered = 2.0 if shape.sequence_parallel and not on_tape else 0.0
+    again = (count - on_tape) if resend else 0.0
     backward = count + regathered
     exposed = backward * each
     if traits.tensor_overlap:

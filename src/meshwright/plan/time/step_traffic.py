@@ -1,5 +1,6 @@
 """Messages of one step by axis, of the busiest stage, for people to read."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from meshwright.plan.job import Job
@@ -38,7 +39,17 @@ def _inside_layers(step: "Step") -> list[Traffic]:
         for axis, messages in by_axis.items():
             if messages is not None:
                 found[axis].append((count * job.batch.micro_batch_num, messages))
+    found["tensor"] += [(job.batch.micro_batch_num, ends) for ends in _ends(found["tensor"], held.first + held.last)]
     return [_row(job, axis, parts) for axis, parts in found.items() if parts]
+
+
+def _ends(layers: list[tuple[int, Messages]], ends: int) -> list[Messages]:
+    """Messages of embedding and head, each like one of a layer: both ways with sequence parallelism, else once."""
+    if not layers or not ends:
+        return []
+    one = layers[0][1]
+    both = 1.0 if one.collective == "all_gather" else 0.0
+    return [replace(one, forward=1.0, backward=both, exposed_forward=one.each, exposed_backward=both * one.each)] * ends
 
 
 def _row(job: Job, axis: Axis, parts: list[tuple[int, Messages]]) -> Traffic:
@@ -70,7 +81,9 @@ def _between_stages(step: "Step") -> list[Traffic]:
         return []
     size = step.shape.residual_tokens * job.network.hidden_size * 2.0
     rounds = step.pipeline.rounds
-    times = 2 * job.batch.micro_batch_num * rounds
+    # A stage between two others sends both ways.
+    ways = 2 if len(step.stages) > 2 or rounds > 1 else 1
+    times = ways * job.batch.micro_batch_num * rounds
     waits = step.pipeline.hop == 0
     return [
         Traffic(
