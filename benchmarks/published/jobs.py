@@ -75,6 +75,7 @@ def job_of(row: Row) -> Job:
         expert_tensor_parallel=expert_tensor_parallel(row),
         expert_dispatch="allgather" if gathers_tokens(row) else "alltoall",
         fused_permutation=fuses_permutation(row),
+        blocking_pipeline="before nanotron pp fix" in notes,
     )
 
 

@@ -44,6 +44,7 @@ class Job:
         deterministic: deterministic kernels, with cuBLAS workspaces to match.
         expert_tensor_parallel: ways each expert is split; None is ``model_parallel``.
         expert_dispatch: how tokens reach the ranks of their experts.
+        blocking_pipeline: the host waits for every message between stages, so that it never runs ahead of the device.
         fused_permutation: tokens are brought into the order of the experts, and back, by one kernel each.
     """
 
@@ -73,6 +74,7 @@ class Job:
     expert_tensor_parallel: int | None = None
     expert_dispatch: Literal["alltoall", "allgather"] = "alltoall"
     fused_permutation: bool = True
+    blocking_pipeline: bool = False
 
     @property
     def tokens(self) -> int:

@@ -23,12 +23,15 @@ class Constants:
         backlog: share of the messages of tensor parallelism in one micro-batch that wait for their stream at the peak,
             where nothing else of the schedule holds the host back (PyTorch frees a tensor that another stream uses
             only after that stream has passed).
-        context: GiB outside the allocator: device context, kernels, communicators.
+        reserve: GiB of small pools and of blocks that are kept for reuse, whatever the size of the job.
+        context: GiB that a run needs free beside them: device context, kernels, communicators, and room to place the
+            largest block.
     """
 
     activation_slack: float
     logits_slack: float
     backlog: float
+    reserve: float
     context: float
 
     @property

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from meshwright.plan.engines import EngineName
 from meshwright.plan.job import Job
-from meshwright.plan.memory.megatron_stage import Stage
+from meshwright.plan.memory.megatron_stage import Stage, in_flight
 from meshwright.plan.memory.report import Category, Moment
 
 MIB = 2**20
@@ -95,7 +95,11 @@ def _placeholders(job: Job, stage: Stage) -> float:
 def _buffers(job: Job, stage: Stage) -> float:
     """Buffers between ranks: a received input or gradient, gathered sequences, weights that ZeRO-3 gathers."""
     pipeline = stage.residual if job.layout.pipeline_stage > 1 else 0.0
-    sequence = stage.whole_residual if job.layout.use_seq_parallel and job.layout.model_parallel > 1 else 0.0
+    shares = job.layout.use_seq_parallel or job.engine.name == "nanotron"
+    # nanotron keeps a buffer for gathered inputs and one for gathered gradients (parallel/utils.py, MemoryBuffer).
+    sequence = (
+        stage.whole_residual * (2 if job.engine.name == "nanotron" else 1) * (shares and job.layout.model_parallel > 1)
+    )
     gathered = 2 * 2 * stage.layer_weights.total if job.layout.zero_stage == 3 else 0.0
     return pipeline + sequence + gathered
 
@@ -132,7 +136,15 @@ def _backward_of_layer(job: Job, stage: Stage, base: dict[Category, float]) -> M
 
 
 def _ends(job: Job, stage: Stage, base: dict[Category, float]) -> tuple[Moment, ...]:
-    embedding = base | {"temporaries": 2 * stage.vocabulary_weights + stage.whole_residual}
+    held = 2 * stage.vocabulary_weights
+    if job.engine.name == "nanotron" and job.batch.micro_batch_num > 1:
+        # Between synchronisations 16-bit gradients of all weights pile up until backward ends.
+        held = stage.states.weights
+    flying = in_flight(job, stage.number)
+    embedding = base | {
+        "activations": stage.kept * (flying - 1) / flying,
+        "temporaries": held + stage.whole_residual,
+    }
     step = base | {"gradients": stage.states.gradients + stage.states.copies}
     found = (Moment(name="optimizer step", parts=step),)
     return (Moment(name="backward of the embedding", parts=embedding), *found) if stage.first else found

@@ -2,20 +2,34 @@
 
 from meshwright.plan.job import Job
 from meshwright.plan.memory.constants import Constants
-from meshwright.plan.memory.megatron_stage import Stage
+from meshwright.plan.memory.megatron_stage import Stage, in_flight
 from meshwright.plan.memory.report import Moment
+from meshwright.spec.cluster import GIB
 
 
 def slack(job: Job, stage: Stage, peak: Moment, fitted: Constants) -> float:
-    """Bytes that are reserved but not live at the peak.
+    """Bytes that are reserved but not live at the peak: gaps between blocks of unequal size, in proportion to what
+    comes and goes, and what waits for another stream.
 
-    Blocks of unequal size leave gaps, in proportion to what comes and goes. Without a pipeline the host runs far
-    ahead of the device, and full-sequence tensors that reduce-scatters still read pile up (two for each layer).
+    When a request cannot be met, PyTorch waits for the streams and tries again, so that what waits never exceeds what
+    is free.
     """
-    ahead = job.layout.pipeline_stage == 1 and job.layout.model_parallel > 1
-    backlog = 2 * stage.layers * (stage.whole_residual - stage.residual) if ahead else 0.0
-    return (
+    gaps = (
         fitted.activation_slack * peak.parts.get("activations", 0.0)
         + fitted.logits_slack * peak.parts.get("logits", 0.0)
-        + fitted.backlog * backlog
+        + fitted.reserve * GIB
     )
+    free = job.cluster.device.memory_bytes - fitted.context_bytes - peak.total - gaps
+    return gaps + max(0.0, min(fitted.backlog * backlog(job, stage), free - 1))
+
+
+def backlog(job: Job, stage: Stage) -> float:
+    """Full-sequence tensors that reduce-scatters of tensor parallelism still read, two for each layer.
+
+    The host runs ahead of the device through one micro-batch, or through the forward passes that fill a pipeline
+    whose messages do not make it wait; measured runs of two stages show none.
+    """
+    if job.layout.model_parallel == 1 or (job.blocking_pipeline and job.layout.pipeline_stage > 1):
+        return 0.0
+    ahead = 1.0 if job.layout.pipeline_stage == 1 else max(0.0, in_flight(job, stage.number) - 2)
+    return 2 * stage.layers * ahead * (stage.whole_residual - stage.residual)

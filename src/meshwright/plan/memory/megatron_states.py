@@ -57,11 +57,14 @@ def gradient_bytes(job: Job) -> float:
 
     Megatron-LM accumulates in fp32 with bfloat16 and in the format of the weights with float16
     (``--accumulate-allreduce-grads-in-fp32`` is on by default only for the former, ``arguments.py``).
+    nanotron keeps the 16-bit buckets of DistributedDataParallel beside its fp32 buffer (``gradient_accumulator.py``).
     Megatron-DeepSpeed adds 16-bit gradients to fp32 ones with bfloat16 (``bf16_optimizer.py``).
     """
     if job.precision.amp_level == "O0":
         return 4
-    if job.precision.dtype == "float16" and job.engine.name != "nanotron":
+    if job.engine.name == "nanotron":
+        return 6 if job.layout.data_parallel > 1 else 4
+    if job.precision.dtype == "float16":
         return 2
     return 6 if job.engine.name == "megatron-deepspeed" else job.engine.gradient_bytes
 
