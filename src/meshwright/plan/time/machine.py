@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from meshwright.plan.time.constants import Constants, constants
-from meshwright.spec.cluster import Calibration, Cluster, Device, DeviceFamily, MatmulRate, NumberFormat
+from meshwright.spec.cluster import Cluster, Device, DeviceFamily, MatmulRate, NumberFormat
 
 # Multiprocessors, compute units or cube cores of the family's data-centre part (hardware.csv and vendor data sheets):
 # tiles of a matrix product are dealt out to them in waves.
 UNITS: dict[DeviceFamily, int] = {
+    "volta": 80,
     "ampere": 108,
     "hopper": 132,
     "blackwell": 148,
@@ -50,11 +51,18 @@ def machine_of(cluster: Cluster, engine: str, dtype: NumberFormat, values: Const
         dtype: format of matrix products.
         values: constants in place of the stored ones, for fitting.
     """
-    device = cluster.device
-    bandwidth = device.bandwidth / (2 if dtype == "float32" else 1)
-    peak = device.peak(dtype)
+    device, measured = cluster.device, cluster.calibration
     values = values or constants(engine, device.family)
-    return _machine(values, device.family, peak, _peak8(device, peak), bandwidth, cluster.calibration)
+    reached = measured.memory_bandwidth or device.bandwidth * values.bandwidth
+    peak = device.peak(dtype)
+    return _machine(
+        values,
+        device.family,
+        peak,
+        _peak8(device, peak),
+        reached / (2 if dtype == "float32" else 1),
+        tuple(rate for rate in measured.matmul if rate.number_format == dtype),
+    )
 
 
 def _peak8(device: Device, peak: float) -> float:
@@ -63,8 +71,12 @@ def _peak8(device: Device, peak: float) -> float:
 
 @lru_cache(maxsize=256)
 def _machine(
-    values: Constants, family: DeviceFamily, flops: float, flops8: float, bandwidth: float, calibration: Calibration
+    values: Constants,
+    family: DeviceFamily,
+    flops: float,
+    flops8: float,
+    bandwidth: float,
+    rates: tuple[MatmulRate, ...],
 ) -> Machine:
-    reached = calibration.memory_bandwidth or bandwidth * values.bandwidth
     floor = 0.0 if family == "cpu" else KERNEL_FLOOR
-    return Machine(family, flops, flops8, reached, UNITS[family], floor, values, calibration.matmul)
+    return Machine(family, flops, flops8, bandwidth, UNITS[family], floor, values, rates)
