@@ -23,6 +23,7 @@ from benchmarks.published.rows import Row, read_rows
 import meshwright.plan.time.constants as stored
 from meshwright.plan.job import Job
 from meshwright.plan.time.constants import NAMES, Constants
+from meshwright.plan.time.groups import slow_answer
 from meshwright.plan.time.step import predict
 
 HUBER = 0.12
@@ -32,13 +33,13 @@ PRIOR = 0.02
 STEP = 0.02
 BOUNDS: dict[str, tuple[float, float]] = {
     "matmul": (0.3, 0.95),
-    "ramp": (8, 1024),
     "bandwidth": (0.2, 0.95),
     "attention": (0.1, 0.8),
     "launch": (1e-6, 2e-4),
     "message": (1e-6, 2e-3),
     "network": (0.15, 1.3),
     "overlap": (0.02, 1.0),
+    "stall": (0.1, 20.0),
 }
 Pair = tuple[Row, Job]
 
@@ -96,6 +97,8 @@ def free(pairs: Sequence[Pair]) -> list[str]:
         names.discard("overlap")
     if not any(job.layout.model_parallel * job.layout.pipeline_stage > 1 for _, job in pairs):
         names.discard("message")
+    if not any(slow_answer(job.cluster) for _, job in pairs):
+        names.discard("stall")
     return [name for name in NAMES if name in names]
 
 

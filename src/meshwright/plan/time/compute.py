@@ -9,6 +9,12 @@ from meshwright.plan.time.machine import Machine
 # each reaches: a smaller tile reads more operand bytes per product (NVIDIA, "Matrix Multiplication Background", table
 # of tile efficiencies).
 TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.77), (64, 64, 0.6))
+RAMP = 96
+"""Inner-dimension steps' worth of time that a tile spends on filling and draining its pipeline, so that a product of
+depth k reaches k / (k + RAMP) of the rate. Fits to six pairs of engine and device gave 45 to 140."""
+LAST_WAVE = 0.5
+"""Share of an incomplete last wave that is lost: libraries try more tile shapes than are listed here, and keep the one
+whose waves fill best."""
 FLOAT8_CASTS = 3.0
 """Bytes moved per operand element to make an 8-bit copy: 2 read, 1 written."""
 
@@ -19,7 +25,7 @@ def matmul(
 ) -> float:
     """Seconds of ``batch`` products [m, k] x [k, n] in one launch.
 
-    The slower of two limits: tiles of the output dealt out to the multiprocessors in waves, each running k + ramp
+    The slower of two limits: tiles of the output dealt out to the multiprocessors in waves, each running k + RAMP
     steps; and operand and result bytes at memory bandwidth.
 
     Args:
@@ -48,19 +54,20 @@ def _product_seconds(machine: Machine, m: int, n: int, k: int, batch: int, float
         return 2.0 * batch * m * n * k / _measured_rate(machine, m, n, k) * (machine.flops / peak)
     per_unit = peak * machine.constants.matmul / machine.units
     return min(
-        _waves(machine.units, m, n, k, batch, rows, columns, machine.constants.ramp) * 2.0 * rows * columns
+        _waves(machine.units, m, n, k, batch, rows, columns) * 2.0 * rows * columns
         / (per_unit * share)
         for rows, columns, share in TILES
     )  # fmt: skip
 
 
-def _waves(units: int, m: int, n: int, k: int, batch: int, rows: int, columns: int, ramp: float) -> float:
+def _waves(units: int, m: int, n: int, k: int, batch: int, rows: int, columns: int) -> float:
     """Inner-dimension steps from first to last wave. Deep products with few tiles are split along k."""
     tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
     if tiles >= units:
-        return math.ceil(tiles / units) * (k + ramp)
+        full = tiles / units
+        return (full + LAST_WAVE * (math.ceil(full) - full)) * (k + RAMP)
     parts = max(1, min(units // tiles, k // 1024))
-    return k / parts + ramp * (1 if parts == 1 else 2)
+    return k / parts + RAMP * (1 if parts == 1 else 2)
 
 
 def _measured_rate(machine: Machine, m: int, n: int, k: int) -> float:

@@ -16,24 +16,24 @@ class Constants:
 
     Attributes:
         matmul: share of the peak rate that a matrix product of unlimited size reaches.
-        ramp: inner-dimension elements' worth of time that a tile spends on filling and draining its pipeline, so that
-            a product of depth k reaches k / (k + ramp) of the rate.
         bandwidth: share of the data sheet's memory bandwidth that elementwise kernels reach.
         attention: share of the peak rate that a flash attention kernel reaches in forward.
         launch: seconds of host time per kernel, the framework's own code included.
         message: seconds of host time per collective or send beside its kernels.
         network: share of the link model's bandwidth that collectives reach while training.
         overlap: share of the compute behind which messages that an engine overlaps really travel.
+        stall: slow steps of the network that launching a tensor-parallel message takes per rank, on node sets whose
+            measured collectives show a network slower to answer than its data sheet says; no part elsewhere.
     """
 
     matmul: float
-    ramp: float
     bandwidth: float
     attention: float
     launch: float
     message: float
     network: float
     overlap: float
+    stall: float
 
 
 NAMES: tuple[str, ...] = tuple(field.name for field in fields(Constants))

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from meshwright.plan.job import Job
-from meshwright.plan.time.collectives import Collective, seconds
+from meshwright.plan.time.collectives import Collective, links, seconds
 from meshwright.spec.cluster import Cluster, group_on_nodes
 from meshwright.spec.layout import Layout, MeshDim
+
+STEPPED: tuple[Collective, ...] = ("all_gather", "reduce_scatter")
+UNUSUAL = 3.0
+"""Times a link's latency beyond which a measured step is called slow."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,21 @@ def message_seconds(collective: Collective, size: float, group: Group, cluster: 
     if group.ranks < 2 or size <= 0:
         return 0.0
     return seconds(collective, size / share, group.ranks, group.nodes, cluster)
+
+
+def slow_answer(cluster: Cluster) -> float:
+    """Seconds by which one step of a ring across nodes was measured to be slower than the links' latency; 0 where
+    nothing was measured, or nothing unusual.
+
+    Only steps towards ranks of other nodes are slow, so that the latency fitted over all steps is scaled up.
+    """
+    points = [point for point in cluster.calibration.collectives if point.nodes > 1]
+    if not points:
+        return 0.0
+    fitted = min(links(cluster, kind)[1].latency for kind in STEPPED)
+    ranks = max(point.ranks for point in points)
+    step = fitted * (ranks - 1) / max(1, ranks - cluster.devices_per_node)
+    return step - cluster.inter.latency if step > UNUSUAL * cluster.inter.latency else 0.0
 
 
 @lru_cache(maxsize=16384)

@@ -10,7 +10,7 @@ from meshwright.plan.job import Job
 from meshwright.plan.network import Network
 from meshwright.plan.time.block import LayerCost, layer_cost
 from meshwright.plan.time.collectives import Collective
-from meshwright.plan.time.groups import Group, expert_group, group_of, message_seconds
+from meshwright.plan.time.groups import Group, expert_group, group_of, message_seconds, slow_answer
 from meshwright.plan.time.machine import Machine
 from meshwright.plan.time.operators import Kind
 from meshwright.plan.time.shapes import Shape
@@ -145,6 +145,8 @@ def _layer_time(
     forward = [m.exposed_forward if m else 0.0 for m in found]
     backward = [m.exposed_backward if m else 0.0 for m in found]
     launch, message = machine.constants.launch, machine.constants.message
+    if tensor is not None:
+        message += machine.constants.stall * groups[0].ranks * slow_answer(cluster)
     return LayerTime(
         forward=Work(
             compute=cost.forward,

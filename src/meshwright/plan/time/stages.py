@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from meshwright.plan.engines import EngineName
 from meshwright.plan.job import Job
+from meshwright.plan.memory.cut import layers_of_stages
 from meshwright.plan.network import Network
 from meshwright.plan.time.block import embedding_cost, head_cost
 from meshwright.plan.time.collectives import Collective
@@ -21,9 +23,9 @@ from meshwright.plan.time.shapes import (
 from meshwright.plan.time.traits import traits_of
 from meshwright.spec.layers import even_cut
 
-HEAD_KERNELS = (18.0, 12.0)
+HEAD_KERNELS = (30.0, 20.0)
 """Launches of final norm, logits and an unfused loss, forward and backward."""
-EMBEDDING_KERNELS = (4.0, 4.0)
+EMBEDDING_KERNELS = (6.0, 6.0)
 
 
 class Holding(NamedTuple):
@@ -68,7 +70,12 @@ class Stage:
 def stages_of(job: Job, machine: Machine, shape: Shape) -> tuple[Stage, ...]:
     """All stages, first to last."""
     holdings = _holdings(
-        job.network, job.layout.pipeline_stage, job.layout.stage_layers, job.virtual_stages, job.recompute.layers
+        job.network,
+        job.layout.pipeline_stage,
+        job.layout.stage_layers,
+        job.virtual_stages,
+        job.recompute.layers,
+        job.engine.name,
     )
     kinds: dict[Holding, Stage] = {}
     for holding in holdings:
@@ -84,8 +91,9 @@ def _holdings(
     by_hand: tuple[int, ...] | None,
     rounds: int,
     again: str | tuple[int, ...],
+    engine: EngineName,
 ) -> tuple[Holding, ...]:
-    owners = _owners(network.num_layers, stages, by_hand, rounds)
+    owners = _owners(network, stages, by_hand, rounds, engine)
     held = []
     for stage in range(stages):
         counts = [0, 0, 0, 0]
@@ -100,11 +108,13 @@ def _holdings(
     return tuple(held)
 
 
-def _owners(layers: int, stages: int, by_hand: tuple[int, ...] | None, rounds: int) -> list[int]:
+def _owners(
+    network: Network, stages: int, by_hand: tuple[int, ...] | None, rounds: int, engine: EngineName
+) -> list[int]:
     """Stage of each layer; with virtual stages, chunks are dealt out in turn."""
-    chunks = stages * rounds
+    layers, chunks = network.num_layers, stages * rounds
     if rounds == 1 or layers < chunks:
-        cut = by_hand if by_hand and sum(by_hand) == layers and len(by_hand) == stages else even_cut(layers, stages)
+        cut = layers_of_stages(network, stages, by_hand, engine)
         return [stage for stage, count in enumerate(cut) for _ in range(count)]
     return [chunk % stages for chunk, count in enumerate(even_cut(layers, chunks)) for _ in range(count)]
 

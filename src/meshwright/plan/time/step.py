@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from meshwright.plan.job import Job
 from meshwright.plan.time.constants import Constants
 from meshwright.plan.time.data_messages import DataTime, data_time
-from meshwright.plan.time.groups import message_seconds, next_stage
-from meshwright.plan.time.layer_time import Work
+from meshwright.plan.time.groups import group_of, message_seconds, next_stage
 from meshwright.plan.time.machine import Machine, machine_of
 from meshwright.plan.time.model_flops import model_flops
 from meshwright.plan.time.optimizer import optimizer_seconds
@@ -92,13 +91,30 @@ def _distinct(stages: tuple[Stage, ...]) -> list[Stage]:
 def _hop(job: Job, machine: Machine, shape: Shape) -> float:
     if job.layout.pipeline_stage == 1:
         return 0.0
+    share, whole = machine.constants.network, shape.tokens * job.network.hidden_size * 2.0
     size = shape.residual_tokens * job.network.hidden_size * 2.0
-    return message_seconds("send", size, next_stage(job), job.cluster, machine.constants.network)
+    if not traits_of(job.engine.name).scatters_boundaries or shape.sequence_parallel or shape.tensor == 1:
+        return message_seconds("send", size, next_stage(job), job.cluster, share)
+    gathered = message_seconds("all_gather", whole, group_of(job, ("model",)), job.cluster, share)
+    return message_seconds("send", size / shape.tensor, next_stage(job), job.cluster, share) + gathered
 
 
-def pass_seconds(work: Work, data: float, launched: float) -> float:
-    """One pass of a micro-batch: the device with its exposed messages, or the host where that is slower."""
-    return max(work.device + data, work.launch + launched)
+def pass_seconds(stage: Stage, data: DataTime, message: float, alone: bool) -> tuple[float, float]:
+    """(forward, backward) of a micro-batch: the device with its exposed messages, or the host where that is slower.
+
+    Without pipeline neighbours to wait for, the host runs ahead from one pass into the next.
+
+    Args:
+        message: seconds of host time per message.
+        alone: the model is one stage.
+    """
+    launched = data.messages / 2 * message
+    device = (stage.forward.device + data.per_forward, stage.backward.device + data.per_backward)
+    host = (stage.forward.launch + launched, stage.backward.launch + launched)
+    if not alone:
+        return max(device[0], host[0]), max(device[1], host[1])
+    slower = max(1.0, sum(host) / sum(device))
+    return device[0] * slower, device[1] * slower
 
 
 def _pipeline(
@@ -110,11 +126,11 @@ def _pipeline(
     wait = hop + machine.constants.message if blocks and len(stages) > 1 else 0.0
     forward, backward = [], []
     for index, (stage, sent) in enumerate(zip(stages, data, strict=True)):
-        launched = sent.messages / 2 * machine.constants.message
+        passes = pass_seconds(stage, sent, machine.constants.message, len(stages) == 1)
         ahead = wait if index < len(stages) - 1 else 0.0
         behind = wait if index else 0.0
-        forward.append((pass_seconds(stage.forward, sent.per_forward, launched) + ahead) / rounds)
-        backward.append((pass_seconds(stage.backward, sent.per_backward, launched) + behind) / rounds)
+        forward.append((passes[0] + ahead) / rounds)
+        backward.append((passes[1] + behind) / rounds)
     return Pipeline(
         schedule=job.layout.pipeline_schedule if len(stages) > 1 else "gpipe",
         stages=len(stages),
@@ -148,12 +164,9 @@ def _terms(step: Step, slowest: int, total: float, after: float, update: float) 
     """The step by term, of the stage that is busy longest; what it does not fill of the schedule is bubble."""
     stage, data, machine = step.stages[slowest], step.data[slowest], step.machine
     times = step.job.batch.micro_batch_num
-    launched = data.messages / 2 * machine.constants.message
     both = stage.forward.plus(stage.backward)
     per_pass = data.per_forward + data.per_backward
-    passes = pass_seconds(stage.forward, data.per_forward, launched) + pass_seconds(
-        stage.backward, data.per_backward, launched
-    )
+    passes = sum(pass_seconds(stage, data, machine.constants.message, len(step.stages) == 1))
     busy = step.pipeline.busy(slowest)
     return {
         "compute": times * both.compute,

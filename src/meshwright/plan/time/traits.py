@@ -20,6 +20,8 @@ class Traits:
         tensor_overlap: tensor-parallel messages of a backward pass travel behind the products that do not need them.
         weights_ahead: gathered weights of ZeRO-1 travel behind the next forward pass.
         blocking_pipeline: a stage waits for its own sends and receives (Megatron's 1F1B without interleaving).
+        scatters_boundaries: each tensor rank sends its share of a stage boundary and the receivers gather it
+            (scatter_gather_tensors_in_pipeline, arXiv:2104.04473, section 4.1).
         optimizer_bytes: bytes moved per parameter by update, clipping, unscaling and copies.
         optimizer_kernels: kernels per parameter tensor that the update launches: near 0 with multi-tensor kernels.
         default_dropout: dropout of the framework's default arguments where the network does not say.
@@ -36,6 +38,7 @@ class Traits:
     tensor_overlap: bool = False
     weights_ahead: bool = False
     blocking_pipeline: bool = True
+    scatters_boundaries: bool = False
     optimizer_bytes: float = 44.0
     optimizer_kernels: float = 0.2
     default_dropout: bool = False
@@ -76,13 +79,14 @@ TRAITS: dict[EngineName, Traits] = {
         optimizer_bytes=_ADAM,
         optimizer_kernels=0.05,
     ),
-    # Megatron-LM 2.x: fused softmax, bias-gelu and bias-dropout-add; fp16 gradients copied to fp32, unscaled, clipped.
+    # Megatron-LM 2.x: fused softmax, bias-gelu and bias-dropout-add; Adam and the copies between fp16 and fp32.
     "megatron-deepspeed": Traits(
         fused_elementwise=True,
         accumulate_bytes=8,
-        optimizer_bytes=_ADAM + 6 + 8 + 4,
+        optimizer_bytes=28 + 6 + 6,
         optimizer_kernels=0.5,
         default_dropout=True,
+        scatters_boundaries=True,
         reduced_bytes_fp16=2,
         bucket_parameters=1e12,
     ),
