@@ -26,10 +26,10 @@ from meshwright.plan.memory.megatron_stage import Stage, stages_of
 from meshwright.spec.cluster import GIB
 
 Array = NDArray[np.float64]
-NAMES = ("activation_slack", "logits_slack", "backlog", "context")
+NAMES = ("gaps", "stream_gaps", "backlog", "context")
 GRID = {
-    "activation_slack": np.arange(0.0, 0.61, 0.02),
-    "logits_slack": np.arange(0.0, 0.61, 0.05),
+    "gaps": np.arange(0.0, 0.61, 0.02),
+    "stream_gaps": np.arange(0.0, 0.61, 0.02),
     "backlog": np.arange(0.0, 1.01, 0.1),
     "context": np.arange(0.0, 10.1, 0.5),
 }
@@ -39,11 +39,12 @@ NEAR_WEIGHT = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A row: live bytes, activations, logits and backlog of each stage in GiB, and what was measured.
+    """A row: live bytes, activations with logits, and backlog of each stage in GiB, and what was measured.
 
     Attributes:
         measured: published peak in GiB; 0 where the run did not fit.
         stage: number of the stage whose counter was read; None is the largest.
+        streams: activations travel on streams of tensor parallelism.
         whole_device: the counter includes what lies outside the allocator.
     """
 
@@ -52,20 +53,23 @@ class Sample:
     limit: float
     measured: float
     stage: int | None
+    streams: bool
     whole_device: bool
     ran_out: bool
 
 
 def predicted(samples: Sequence[Sample], values: Sequence[float], reserve: float) -> tuple[Array, Array]:
     """Counter as published, and bytes that decide whether a run fits, GiB, as `megatron_slack` has them."""
-    slack = np.array([values[0], values[1]])
+    gaps, stream_gaps, waiting, context = values
     counters, needs = [], []
     for sample in samples:
-        firm = sample.stages[:, 0] + sample.stages[:, 1:3] @ slack + reserve
-        free = np.maximum(0.0, sample.limit - values[3] - firm)
-        whole = firm + np.minimum(values[2] * sample.stages[:, 3], free) + (values[3] if sample.whole_device else 0.0)
-        counters.append(whole.max() if sample.stage is None else whole[sample.stage])
-        needs.append(firm.max() + values[3])
+        share = gaps + stream_gaps * sample.streams
+        firm = sample.stages[:, 0] + sample.stages[:, 1] * share + reserve
+        free = np.maximum(0.0, sample.limit - context - firm)
+        whole = firm + np.minimum(waiting * sample.stages[:, 2], free)
+        counter = whole + (context if sample.whole_device else 0.0)
+        counters.append(counter.max() if sample.stage is None else counter[sample.stage])
+        needs.append(whole.max() + context)
     return np.array(counters), np.array(needs)
 
 
@@ -80,7 +84,7 @@ def objective(samples: Sequence[Sample], values: Sequence[float], reserve: float
         return error
     limits = np.array([sample.limit for sample in samples])
     near = (needs >= NEAR[0] / GIB) & (needs <= NEAR[1] / GIB)
-    wrong = float(np.mean((needs > limits)[near] != ran_out[near])) if near.any() else 0.0
+    wrong = float(np.mean((needs > limits + 1e-6)[near] != ran_out[near])) if near.any() else 0.0
     return error + NEAR_WEIGHT * wrong
 
 
@@ -110,6 +114,7 @@ def sample_of(row: Row, job: Job, reserved: float | None) -> Sample:
         stages=np.array([_features(job, stage) for stage in stages_of(job)]),
         limit=job.cluster.device.memory_bytes / GIB,
         measured=measured,
+        streams=job.layout.model_parallel > 1,
         stage=0 if "first pp stage" in kind else None,
         whole_device="nvidia-smi" in kind,
         ran_out=ran_out,
@@ -136,10 +141,10 @@ def groups(rows: Iterable[Row]) -> dict[tuple[str, str], list[Sample]]:
     return {key: samples for key, samples in found.items() if sum(sample.measured > 0 for sample in samples) > 10}
 
 
-def _features(job: Job, stage: Stage) -> tuple[float, float, float, float]:
+def _features(job: Job, stage: Stage) -> tuple[float, float, float]:
     peak = max(moments(job, stage), key=lambda moment: moment.total)
-    parts = (peak.total, peak.parts.get("activations", 0.0), peak.parts.get("logits", 0.0), backlog(job, stage))
-    return parts[0] / GIB, parts[1] / GIB, parts[2] / GIB, parts[3] / GIB
+    passing = peak.parts.get("activations", 0.0) + peak.parts.get("logits", 0.0)
+    return peak.total / GIB, passing / GIB, backlog(job, stage) / GIB
 
 
 def _error(samples: Sequence[Sample], values: Sequence[float], reserve: float) -> float:
@@ -173,6 +178,8 @@ def main() -> None:
         outside = any(sample.ran_out or sample.whole_device for sample in samples)
         free = [name for name in NAMES if name != "context" or outside]
         free = [name for name in free if name != "backlog" or engine == "nanotron"]
+        if len({sample.streams for sample in samples}) == 1:
+            free.remove("stream_gaps")
         values = fit(samples, reserve, free)
         kept = {name: value for name, value in zip(NAMES, values, strict=True) if name in free}
         error, apart = _error(samples, values, reserve), _left_out(samples, reserve, free)

@@ -18,8 +18,9 @@ class Constants:
     """What the caching allocator and the driver take beyond live tensors.
 
     Attributes:
-        activation_slack: bytes reserved but not live, per byte of saved activations.
-        logits_slack: the same per byte of logits and their copies.
+        gaps: bytes reserved but not live, per byte of activations and logits at the peak: blocks of unequal size.
+        stream_gaps: the same on top where tensor parallelism moves activations on streams of their own, whose blocks
+            nothing else may use.
         backlog: share of the messages of tensor parallelism in one micro-batch that wait for their stream at the peak,
             where nothing else of the schedule holds the host back (PyTorch frees a tensor that another stream uses
             only after that stream has passed).
@@ -28,8 +29,8 @@ class Constants:
             largest block.
     """
 
-    activation_slack: float
-    logits_slack: float
+    gaps: float
+    stream_gaps: float
     backlog: float
     reserve: float
     context: float

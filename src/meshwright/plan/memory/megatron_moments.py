@@ -13,7 +13,7 @@ NVIDIA = ("ampere", "hopper", "blackwell", "ada")
 
 @dataclass(frozen=True, kw_only=True)
 class LossKernel:
-    """Bytes per logit on the rank: all copies alive in the loss, what it saves, the gradient the head's backward reads."""
+    """Bytes per logit: all copies alive in the loss, what it saves, and the gradient that the head reads backward."""
 
     loss: float
     saved: float = 4

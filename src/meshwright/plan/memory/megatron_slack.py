@@ -14,11 +14,9 @@ def slack(job: Job, stage: Stage, peak: Moment, fitted: Constants) -> float:
     When a request cannot be met, PyTorch waits for the streams and tries again, so that what waits never exceeds what
     is free.
     """
-    gaps = (
-        fitted.activation_slack * peak.parts.get("activations", 0.0)
-        + fitted.logits_slack * peak.parts.get("logits", 0.0)
-        + fitted.reserve * GIB
-    )
+    share = fitted.gaps + (fitted.stream_gaps if job.layout.model_parallel > 1 else 0.0)
+    passing = peak.parts.get("activations", 0.0) + peak.parts.get("logits", 0.0)
+    gaps = share * passing + fitted.reserve * GIB
     free = job.cluster.device.memory_bytes - fitted.context_bytes - peak.total - gaps
     return gaps + max(0.0, min(fitted.backlog * backlog(job, stage), free - 1))
 
