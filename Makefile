@@ -44,6 +44,7 @@ bench: setup ## compare training speed with peers (installs each into an environ
 docs: setup ## write the generated pages anew
 	@$(BIN)/python -m meshwright.config.reference docs/configuration.md
 	@$(BIN)/python docs/support_matrix.py
+	@$(BIN)/python docs/device_catalogue.py
 
 lock: ## resolve the newest versions of everything but torch and write constraints.txt
 	@$(call need_python)

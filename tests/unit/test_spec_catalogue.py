@@ -1,5 +1,8 @@
 """The device catalogue: numbers of data sheets, names, and clusters made of them."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 
 from meshwright.spec.catalogue import HARDWARE, device, device_cluster, hardware, hardware_of_driver, peak_flops
@@ -72,7 +75,8 @@ def test_aliases_lead_to_one_entry_each():
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("h1000", "did you mean h100"), ("a100-80gb", "did you mean a100-80g"), ("groq-lpu-xyz", "there are")]
+    ("name", "hint"),
+    [("h1000", "did you mean h100"), ("a100-80gb", "did you mean a100-80g"), ("groq-lpu-xyz", "there are")],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name, hint):
     with pytest.raises(ValueError, match=hint):
@@ -121,3 +125,9 @@ def test_peak_flops_is_the_16_bit_rate_or_unknown():
     assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
     assert peak_flops("Tesla V100-SXM2-32GB") == 125e12
     assert peak_flops("cpu") is None
+
+
+def test_the_page_of_the_catalogue_is_current():
+    docs = Path(__file__).parents[2] / "docs"
+    page = runpy.run_path(str(docs / "device_catalogue.py"))["page"]
+    assert (docs / "devices.md").read_text(encoding="utf-8") == page(), "run: make docs"

@@ -17,7 +17,7 @@ from meshwright.config.errors import ConfigError, ConfigErrors, Origin
 from meshwright.config.fields import BigCount, Count, NonNegative, Positive, Section, Word
 from meshwright.config.source import ConfigDumper, Node, parse_text, read_file
 from meshwright.config.validate import origin_of, show
-from meshwright.spec.catalogue import device_cluster
+from meshwright.spec.catalogue import device_cluster, hardware
 from meshwright.spec.cluster import (
     GIB,
     Calibration,
@@ -124,14 +124,21 @@ def read_hardware(path: Path, num_devices: int, devices_per_node: int | None = N
     if root is None or not isinstance(root.value, dict):
         raise ConfigErrors(errors or [ConfigError("must be a mapping of keys", file=str(path), suggestion=_keys(""))])
     file = _validated(root, errors)
+    errors.extend(_unknown_device(root))
     if file is None or errors:
         raise ConfigErrors(errors)
-    per_node = devices_per_node or file.devices_per_node
+    return _changed(device_cluster(file.device, num_devices, devices_per_node or file.devices_per_node), file)
+
+
+def _unknown_device(root: Node) -> list[ConfigError]:
+    node = root.value.get("device") if isinstance(root.value, dict) else None
+    if node is None or not isinstance(node.value, str):
+        return []
     try:
-        base = device_cluster(file.device, num_devices, per_node)
+        hardware(node.value)
     except ValueError as error:
-        raise ConfigErrors([ConfigError.at(_origin(root, "device"), str(error), "device")]) from None
-    return _changed(base, file)
+        return [ConfigError.at(node.origin, str(error), "device")]
+    return []
 
 
 def written_hardware(values: Mapping[str, Any], heading: str) -> str:
@@ -248,7 +255,3 @@ def _keys(section: str) -> str:
 def _names(section: str) -> list[str]:
     starred = ".".join("*" if part.isdigit() else part for part in section.split("."))
     return list(SECTIONS[starred].model_fields)
-
-
-def _origin(root: Node, path: str) -> Origin | None:
-    return next((node.origin for name, node in root.walk() if name == path), None)
