@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import meshwright.plan.memory.constants as stored
 from meshwright.plan.job import Job
-from meshwright.plan.memory.megatron_moments import moments
+from meshwright.plan.memory.megatron_moments import fixed_of, moments
 from meshwright.plan.memory.megatron_slack import backlog
 from meshwright.plan.memory.megatron_stage import Stage, stages_of
 from meshwright.spec.cluster import GIB
@@ -142,7 +142,7 @@ def groups(rows: Iterable[Row]) -> dict[tuple[str, str], list[Sample]]:
 
 
 def _features(job: Job, stage: Stage) -> tuple[float, float, float]:
-    peak = max(moments(job, stage), key=lambda moment: moment.total)
+    peak = max(moments(job, stage, fixed_of(job)), key=lambda moment: moment.total)
     passing = peak.parts.get("activations", 0.0) + peak.parts.get("logits", 0.0)
     return peak.total / GIB, passing / GIB, backlog(job, stage) / GIB
 

@@ -6,8 +6,8 @@ Every rank keeps whole weights and gradient buffers of its part of the model; th
 from collections.abc import Container
 
 from meshwright.plan.job import Job
-from meshwright.plan.memory.constants import constants
-from meshwright.plan.memory.megatron_moments import moments
+from meshwright.plan.memory.constants import Constants, constants
+from meshwright.plan.memory.megatron_moments import Fixed, fixed_of, moments
 from meshwright.plan.memory.megatron_slack import slack
 from meshwright.plan.memory.megatron_stage import Stage, stages_of
 from meshwright.plan.memory.report import StageMemory
@@ -15,13 +15,13 @@ from meshwright.plan.memory.report import StageMemory
 
 def stages(job: Job, numbers: Container[int] | None = None) -> tuple[StageMemory, ...]:
     """Memory of each pipeline stage, or of those in ``numbers``."""
-    return tuple(_memory(job, stage) for stage in stages_of(job) if numbers is None or stage.number in numbers)
+    fitted, fixed = constants(job.engine.name, job.cluster.device.family), fixed_of(job)
+    return tuple(_memory(job, stage, fixed, fitted) for stage in stages_of(job, numbers))
 
 
-def _memory(job: Job, stage: Stage) -> StageMemory:
-    found = moments(job, stage)
+def _memory(job: Job, stage: Stage, fixed: Fixed, fitted: Constants) -> StageMemory:
+    found = moments(job, stage, fixed)
     peak = max(found, key=lambda moment: moment.total)
-    fitted = constants(job.engine.name, job.cluster.device.family)
     return StageMemory(
         stage=stage.number,
         moments=found,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from meshwright.plan.engines import EngineName
 from meshwright.plan.job import Job
-from meshwright.plan.memory.megatron_stage import Stage, in_flight
+from meshwright.plan.memory.megatron_stage import Stage, shards_sequence
 from meshwright.plan.memory.report import Category, Moment
 
 MIB = 2**20
@@ -36,13 +36,41 @@ LOSSES: dict[EngineName, LossKernel] = {
 }
 
 
-def moments(job: Job, stage: Stage) -> tuple[Moment, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """Bytes that are alike on all stages of a job.
+
+    Attributes:
+        workspace: of matrix products.
+        weight_gradient: of the largest matrix of a dense layer, where it is a temporary.
+    """
+
+    workspace: float
+    weight_gradient: float
+    loss: LossKernel
+
+
+def fixed_of(job: Job) -> Fixed:
+    """What is alike on all stages of a job."""
+    columns = (2 if job.network.gated else 1) * job.network.intermediate_size
+    largest = 2 * job.network.hidden_size * columns / job.layout.model_parallel
+    return Fixed(
+        workspace=workspace(job),
+        weight_gradient=0.0 if job.fused_weight_gradients else largest,
+        loss=loss_kernel(job),
+    )
+
+
+def moments(job: Job, stage: Stage, fixed: Fixed) -> tuple[Moment, ...]:
     """Candidates for the peak, in the order of the step."""
-    base = _base(job, stage)
-    found = [_backward_of_layer(job, stage, base)]
-    if stage.last:
-        found = [_loss(job, stage, base), _backward_of_head(job, stage, base), *found]
-    return (*found, *_ends(job, stage, base))
+    base = _base(job, stage, fixed)
+    found = [_backward_of_layer(job, stage, base, fixed)]
+    if stage.holding.last:
+        found = [_loss(stage, base, fixed.loss), _backward_of_head(job, stage, base, fixed.loss), *found]
+    if stage.holding.first:
+        found.append(_backward_of_embedding(job, stage, base))
+    step = base | {"gradients": stage.states.gradients + stage.states.copies}
+    return (*found, Moment(name="optimizer step", parts=step))
 
 
 def workspace(job: Job) -> float:
@@ -69,13 +97,13 @@ def loss_kernel(job: Job) -> LossKernel:
     return LOSSES.get(job.engine.name, PLAIN)
 
 
-def _base(job: Job, stage: Stage) -> dict[Category, float]:
+def _base(job: Job, stage: Stage, fixed: Fixed) -> dict[Category, float]:
     """What is alive throughout the forward and backward passes."""
     return {
         "weights": stage.states.weights,
         "gradients": stage.states.gradients,
         "optimizer": stage.states.optimizer,
-        "framework": workspace(job) + _placeholders(job, stage),
+        "framework": fixed.workspace + _placeholders(job, stage),
         "communication": _buffers(job, stage),
     }
 
@@ -85,7 +113,7 @@ def _placeholders(job: Job, stage: Stage) -> float:
 
     Transformer Engine keeps one for every weight shape (``pytorch/module/base.py``, ``get_dummy_wgrad``).
     """
-    if job.engine.name != "megatron" or not job.fused_weight_gradients or not stage.layers:
+    if job.engine.name != "megatron" or not job.fused_weight_gradients or not stage.layers or job.adapter:
         return 0.0
     experts = job.network.experts
     local = experts.num_experts / job.layout.expert_parallel if experts else 1
@@ -93,74 +121,70 @@ def _placeholders(job: Job, stage: Stage) -> float:
 
 
 def _buffers(job: Job, stage: Stage) -> float:
-    """Buffers between ranks: a received input or gradient, gathered sequences, weights that ZeRO-3 gathers."""
-    pipeline = stage.residual if job.layout.pipeline_stage > 1 else 0.0
-    shares = job.layout.use_seq_parallel or job.engine.name == "nanotron"
-    # nanotron keeps a buffer for gathered inputs and one for gathered gradients (parallel/utils.py, MemoryBuffer).
-    sequence = (
-        stage.whole_residual * (2 if job.engine.name == "nanotron" else 1) * (shares and job.layout.model_parallel > 1)
-    )
-    gathered = 2 * 2 * stage.layer_weights.total if job.layout.zero_stage == 3 else 0.0
-    return pipeline + sequence + gathered
+    """Buffers between ranks: a received input or gradient, gathered sequences, weights that ZeRO-3 gathers.
+
+    nanotron keeps a buffer for gathered inputs and one for gathered gradients (``parallel/utils.py``, MemoryBuffer).
+    ZeRO-3 holds a layer and the next one.
+    """
+    buffers = stage.micro.residual if job.layout.pipeline_stage > 1 else 0.0
+    if shards_sequence(job):
+        buffers += stage.micro.whole_residual * (2 if job.engine.name == "nanotron" else 1)
+    return buffers + (2 * 2 * stage.layer_weights.total if job.layout.zero_stage == 3 else 0.0)
 
 
-def _loss(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
-    kernel = loss_kernel(job)
+def _loss(stage: Stage, base: dict[Category, float], kernel: LossKernel) -> Moment:
     parts = base | {
-        "activations": stage.kept + 2 * stage.residual * stage.predictions,
-        "logits": (kernel.loss + kernel.saved * (stage.predictions - 1)) * stage.logits,
+        "activations": stage.kept + 2 * stage.micro.residual * stage.predictions,
+        "logits": (kernel.loss + kernel.saved * (stage.predictions - 1)) * stage.micro.logits,
     }
     return Moment(name="loss", parts=parts)
 
 
-def _backward_of_head(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
+def _backward_of_head(job: Job, stage: Stage, base: dict[Category, float], kernel: LossKernel) -> Moment:
     """Gradients of the logits, of the head's weight and of its input over the whole sequence."""
-    kernel = loss_kernel(job)
     parts = base | {
-        "activations": stage.kept + 2 * stage.residual * stage.predictions,
-        "logits": (kernel.gradient + kernel.saved * (stage.predictions - 1)) * stage.logits,
-        "temporaries": 2 * stage.vocabulary_weights + stage.whole_residual,
+        "activations": stage.kept + 2 * stage.micro.residual * stage.predictions,
+        "logits": (kernel.gradient + kernel.saved * (stage.predictions - 1)) * stage.micro.logits,
+        "temporaries": _vocabulary_gradient(job, stage) + stage.micro.whole_residual,
     }
     return Moment(name="backward of the head", parts=parts)
 
 
-def _backward_of_layer(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
+def _backward_of_layer(job: Job, stage: Stage, base: dict[Category, float], fixed: Fixed) -> Moment:
     """The last layer's feed-forward network: its first product's gradient, and gradients of the residual stream."""
-    recomputed = stage.one_layer if stage.recomputes else 0.0
-    weight = 0.0 if job.fused_weight_gradients else 2 * _largest_matrix(job)
+    micro = stage.micro
+    recomputed = micro.saved[stage.holding.sparse > 0] if stage.holding.whole else 0.0
+    gradients = micro.residual + micro.whole_residual + fixed.weight_gradient
     parts = base | {
         "activations": stage.kept + recomputed,
-        "temporaries": _inner_gradients(job, stage) + stage.residual + stage.whole_residual + weight,
+        "temporaries": _inner_gradients(job, stage) + gradients,
     }
     return Moment(name="backward of the top layer", parts=parts)
 
 
-def _ends(job: Job, stage: Stage, base: dict[Category, float]) -> tuple[Moment, ...]:
-    held = 2 * stage.vocabulary_weights
-    if job.engine.name == "nanotron" and job.batch.micro_batch_num > 1:
-        # Between synchronisations 16-bit gradients of all weights pile up until backward ends.
-        held = stage.states.weights
-    flying = in_flight(job, stage.number)
-    embedding = base | {
-        "activations": stage.kept * (flying - 1) / flying,
-        "temporaries": held + stage.whole_residual,
+def _backward_of_embedding(job: Job, stage: Stage, base: dict[Category, float]) -> Moment:
+    """The end of one backward pass: the embedding's gradient is whole, one micro-batch is gone.
+
+    Between synchronisations nanotron piles up 16-bit gradients of all weights until then.
+    """
+    piled = job.engine.name == "nanotron" and job.batch.micro_batch_num > 1
+    held = stage.states.weights if piled else _vocabulary_gradient(job, stage)
+    parts = base | {
+        "activations": stage.kept * (stage.flying - 1) / stage.flying,
+        "temporaries": held + stage.micro.whole_residual,
     }
-    step = base | {"gradients": stage.states.gradients + stage.states.copies}
-    found = (Moment(name="optimizer step", parts=step),)
-    return (Moment(name="backward of the embedding", parts=embedding), *found) if stage.first else found
+    return Moment(name="backward of the embedding", parts=parts)
+
+
+def _vocabulary_gradient(job: Job, stage: Stage) -> float:
+    return 0.0 if job.adapter else 2 * stage.micro.rows * job.network.hidden_size
 
 
 def _inner_gradients(job: Job, stage: Stage) -> float:
     """Gradient of the first product: of the experts with their gathered tokens, or of the dense network."""
-    network, tensor = job.network, job.layout.model_parallel
+    network, tokens = job.network, job.tokens / job.layout.model_parallel
     first = 4 if network.gated else 2
-    if network.experts and stage.layer_weights.expert:
-        tokens = job.tokens * network.experts.experts_per_token / tensor
-        return tokens * (first * network.experts.intermediate_size + 2 * network.hidden_size)
-    return first * network.intermediate_size * job.tokens / tensor
-
-
-def _largest_matrix(job: Job) -> float:
-    network, tensor = job.network, job.layout.model_parallel
-    columns = (2 if network.gated else 1) * network.intermediate_size
-    return network.hidden_size * columns / tensor
+    if network.experts and stage.holding.sparse:
+        routed = tokens * network.experts.experts_per_token
+        return routed * (first * network.experts.intermediate_size + 2 * network.hidden_size)
+    return first * network.intermediate_size * tokens

@@ -2,7 +2,7 @@
 
 from meshwright.plan.job import Job
 from meshwright.plan.memory.constants import Constants
-from meshwright.plan.memory.megatron_stage import Stage, in_flight
+from meshwright.plan.memory.megatron_stage import Stage
 from meshwright.plan.memory.report import Moment
 from meshwright.spec.cluster import GIB
 
@@ -29,5 +29,5 @@ def backlog(job: Job, stage: Stage) -> float:
     """
     if job.layout.model_parallel == 1 or (job.blocking_pipeline and job.layout.pipeline_stage > 1):
         return 0.0
-    ahead = 1.0 if job.layout.pipeline_stage == 1 else max(0.0, in_flight(job, stage.number) - 2)
-    return 2 * stage.layers * ahead * (stage.whole_residual - stage.residual)
+    ahead = 1.0 if job.layout.pipeline_stage == 1 else max(0.0, stage.flying - 2)
+    return 2 * stage.layers * ahead * (stage.micro.whole_residual - stage.micro.residual)

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from meshwright.plan.job import Job
 from meshwright.plan.memory.megatron_weights import Weights
 
-ADAPTER_BYTES = 2 + 4 + 12
-"""A trained adapter weight in 16 bits, its fp32 gradient, fp32 master and both Adam moments."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class States:
@@ -15,7 +12,6 @@ class States:
 
     Attributes:
         copies: fp32 copies of 16-bit gradients, alive during the optimizer step only.
-        gathered: 16-bit weights that ZeRO-3 has gathered while a layer runs, of one layer; see `megatron_moments`.
     """
 
     weights: float
@@ -37,11 +33,16 @@ class States:
         )
 
 
-def states_of(job: Job, weights: Weights) -> States:
-    """States of the weights on one rank; experts are sharded over the ranks that hold the same experts."""
-    if job.adapter:
-        return States(weights=weights.total * job.adapter.base_bits / 8, gradients=0, optimizer=0)
+def states_of(job: Job, weights: Weights, adapter: float = 0.0) -> States:
+    """States of the weights on one rank; experts are sharded over the ranks that hold the same experts.
+
+    With low-rank adapters the weights are frozen, and only ``adapter`` parameters have gradients and an optimizer.
+    """
     layout = job.layout
+    if job.adapter:
+        trained = _sharded(job, adapter, layout.zero_shards)
+        shards = layout.zero_shards if layout.zero_stage == 3 else 1
+        return trained + States(weights=weights.total * job.adapter.base_bits / 8 / shards, gradients=0, optimizer=0)
     copies = layout.zero_ranks * layout.model_parallel / (layout.expert_parallel * expert_tensor(job))
     expert_shards = max(1.0, min(copies, layout.zero_shards)) if layout.zero_stage else 1.0
     return _sharded(job, weights.dense, layout.zero_shards) + _sharded(job, weights.expert, expert_shards)

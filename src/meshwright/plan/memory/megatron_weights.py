@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from meshwright.plan.job import Adapter
 from meshwright.plan.network import Experts, LatentAttention, Network
 
 
@@ -54,15 +55,27 @@ def layer_weights(network: Network, split: Split, *, sparse: bool) -> Weights:
     )
 
 
-def embedding_weights(network: Network, rows: int, tensor: int) -> float:
+def embedding_weights(network: Network, rows: float, tensor: int) -> float:
     """Parameters of the embedding of ``rows`` padded rows; learned positions lie whole on every tensor rank."""
     positions = network.max_position_embeddings if network.position == "learned" else 0
     return (rows / tensor + positions) * network.hidden_size
 
 
-def head_weights(network: Network, rows: int, tensor: int) -> float:
+def head_weights(network: Network, rows: float, tensor: int) -> float:
     """Parameters of the output matrix and the norm before it."""
     return rows / tensor * network.hidden_size + _norm(network)
+
+
+@lru_cache(maxsize=1024)
+def adapter_weights(network: Network, adapter: Adapter, tensor: int) -> float:
+    """Parameters of one layer's low-rank adapters: rank x (inputs + outputs) of each target, one side split."""
+    hidden, query, key, inner = network.hidden_size, network.query_width, network.kv_width, network.intermediate_size
+    sizes = [(hidden, query), (hidden, key)]
+    if adapter.targets != "qv":
+        sizes += [(hidden, key), (query, hidden)]
+    if adapter.targets == "all":
+        sizes += [(hidden, inner)] * (_matrices(network) - 1) + [(inner, hidden)]
+    return sum(adapter.rank * (wide + narrow) for wide, narrow in sizes) / tensor
 
 
 def _norm(network: Network) -> int:
