@@ -124,12 +124,25 @@ def _buffers(job: Job, stage: Stage) -> float:
     """Buffers between ranks: a received input or gradient, gathered sequences, weights that ZeRO-3 gathers.
 
     nanotron keeps a buffer for gathered inputs and one for gathered gradients (``parallel/utils.py``, MemoryBuffer).
-    ZeRO-3 holds a layer and the next one.
     """
     buffers = stage.micro.residual if job.layout.pipeline_stage > 1 else 0.0
     if shards_sequence(job):
         buffers += stage.micro.whole_residual * (2 if job.engine.name == "nanotron" else 1)
-    return buffers + (2 * 2 * stage.layer_weights.total if job.layout.zero_stage == 3 else 0.0)
+    return buffers + _zero_buffers(job, stage)
+
+
+def _zero_buffers(job: Job, stage: Stage) -> float:
+    """DeepSpeed's buckets of 16-bit numbers by its defaults, never more than the weights of the rank.
+
+    Stages 1 and 2 reduce gradients and gather weights in buckets of 5e8; stage 3 holds up to 1e9 gathered weights
+    (``deepspeed/runtime/zero/config.py``). Other engines gather a layer and the next one.
+    """
+    zero, layers = job.layout.zero_stage, stage.layers * stage.layer_weights.total
+    if zero == 0 or job.layout.zero_shards == 1:
+        return 0.0
+    if job.engine.name in ("deepspeed", "megatron-deepspeed"):
+        return 2 * min(5e8, layers) + 2 * min(1e9 if zero == 3 else 5e8, layers)
+    return 2 * 2 * stage.layer_weights.total if zero == 3 else 0.0
 
 
 def _loss(stage: Stage, base: dict[Category, float], kernel: LossKernel) -> Moment:
