@@ -11,7 +11,7 @@ stores them in ``constants.json``; the defaults there are the medians over what 
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +36,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "bandwidth": (0.2, 0.95),
     "attention": (0.1, 0.8),
     "launch": (1e-6, 2e-4),
-    "message": (1e-6, 2e-3),
-    "network": (0.15, 1.3),
+    "network": (0.15, 1.15),
     "overlap": (0.02, 1.0),
+    "message": (1e-6, 1e-3),
+    "jitter": (0.01, 1.0),
     "stall": (0.1, 20.0),
 }
 Pair = tuple[Row, Job]
@@ -97,9 +98,21 @@ def free(pairs: Sequence[Pair]) -> list[str]:
         names.discard("overlap")
     if not any(job.layout.model_parallel * job.layout.pipeline_stage > 1 for _, job in pairs):
         names.discard("message")
+    if not any(job.layout.model_parallel > 1 for _, job in pairs) or any(slow_answer(job.cluster) for _, job in pairs):
+        # Where networks stall, that is what ranks wait for: eight constants are enough.
+        names.discard("jitter")
     if not any(slow_answer(job.cluster) for _, job in pairs):
         names.discard("stall")
     return [name for name in NAMES if name in names]
+
+
+def weights_of(pairs: Sequence[Pair]) -> np.ndarray:
+    """Weight of each row: the rows of a source inside one node, and those across nodes, count by the square root of
+    their number, so that the many do not drown the few."""
+    kinds = [(row.source, job.cluster.num_nodes > 1) for row, job in pairs]
+    counts = Counter(kinds)
+    weights = np.array([counts[kind] ** -0.5 for kind in kinds])
+    return weights * len(pairs) / weights.sum()
 
 
 def residuals(pairs: Sequence[Pair], values: Constants) -> np.ndarray:
@@ -114,14 +127,14 @@ def fit(pairs: Sequence[Pair], start: Constants, names: Sequence[str], rounds: i
     def of(point: np.ndarray) -> Constants:
         return replace(start, **{name: float(np.exp(value)) for name, value in zip(names, point, strict=True)})
 
-    point, damping = bounded(origin, names), 1e-2
+    point, damping, share = bounded(origin, names), 1e-2, weights_of(pairs)
     current = residuals(pairs, of(point))
-    loss = huber(current) + pull(point, origin, len(pairs))
+    loss = huber(current, share) + pull(point, origin, len(pairs))
     for _ in range(rounds):
         slopes = np.stack(
             [(residuals(pairs, of(point + STEP * unit)) - current) / STEP for unit in np.eye(len(names))], 1
         )
-        weights = np.minimum(1.0, HUBER / np.maximum(np.abs(current), 1e-9))
+        weights = share * np.minimum(1.0, HUBER / np.maximum(np.abs(current), 1e-9))
         prior = PRIOR * len(pairs) / 100
         normal = slopes.T @ (weights[:, None] * slopes) + prior * np.eye(len(names))
         gradient = slopes.T @ (weights * current) + prior * (point - origin)
@@ -130,7 +143,7 @@ def fit(pairs: Sequence[Pair], start: Constants, names: Sequence[str], rounds: i
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
             trial = bounded(point + np.clip(step, -0.7, 0.7), names)
             after = residuals(pairs, of(trial))
-            trial_loss = huber(after) + pull(trial, origin, len(pairs))
+            trial_loss = huber(after, share) + pull(trial, origin, len(pairs))
             if trial_loss < loss:
                 point, current, loss, damping = trial, after, trial_loss, damping / 4
                 break
@@ -146,10 +159,10 @@ def bounded(point: np.ndarray, names: Sequence[str]) -> np.ndarray:
     return np.clip(point, low, high)
 
 
-def huber(errors: np.ndarray) -> float:
-    """Sum of Huber's loss."""
+def huber(errors: np.ndarray, weights: np.ndarray) -> float:
+    """Weighted sum of Huber's loss."""
     size = np.abs(errors)
-    return float(np.where(size < HUBER, size**2 / 2, HUBER * (size - HUBER / 2)).sum())
+    return float((weights * np.where(size < HUBER, size**2 / 2, HUBER * (size - HUBER / 2))).sum())
 
 
 def pull(point: np.ndarray, origin: np.ndarray, rows: int) -> float:

@@ -9,12 +9,15 @@ from meshwright.plan.time.machine import Machine
 # each reaches: a smaller tile reads more operand bytes per product (NVIDIA, "Matrix Multiplication Background", table
 # of tile efficiencies).
 TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.77), (64, 64, 0.6))
-RAMP = 96
-"""Inner-dimension steps' worth of time that a tile spends on filling and draining its pipeline, so that a product of
-depth k reaches k / (k + RAMP) of the rate. Fits to six pairs of engine and device gave 45 to 140."""
+RAMP = 320
+"""Inner-dimension steps' worth of time that a tile spends on filling its pipeline and writing its result, so that a
+product of depth k reaches k / (k + RAMP) of the rate. Of 96, 320, 500 and 800, 320 fits A100, H100 and B200 best."""
 LAST_WAVE = 0.5
 """Share of an incomplete last wave that is lost: libraries try more tile shapes than are listed here, and keep the one
 whose waves fill best."""
+ALIGNED, UNALIGNED = 8, 0.35
+"""16-bit numbers that rows have to be a multiple of for tensor cores to run at full rate, and the share of the rate
+they reach otherwise (NVIDIA, "Matrix Multiplication Background", figure 2; logits over 50257 columns in vTrain)."""
 FLOAT8_CASTS = 3.0
 """Bytes moved per operand element to make an 8-bit copy: 2 read, 1 written."""
 
@@ -53,6 +56,8 @@ def _product_seconds(machine: Machine, m: int, n: int, k: int, batch: int, float
     if machine.rates:
         return 2.0 * batch * m * n * k / _measured_rate(machine, m, n, k) * (machine.flops / peak)
     per_unit = peak * machine.constants.matmul / machine.units
+    if n % ALIGNED or k % ALIGNED:
+        per_unit *= UNALIGNED
     return min(
         _waves(machine.units, m, n, k, batch, rows, columns) * 2.0 * rows * columns
         / (per_unit * share)

@@ -22,6 +22,8 @@ class Constants:
         message: seconds of host time per collective or send beside its kernels.
         network: share of the link model's bandwidth that collectives reach while training.
         overlap: share of the compute behind which messages that an engine overlaps really travel.
+        jitter: share of the shorter of device and host time that adds to the longer in a pass with tensor-parallel
+            messages: each waits for the slowest rank, and ranks lag by turns.
         stall: slow steps of the network that launching a tensor-parallel message takes per rank, on node sets whose
             measured collectives show a network slower to answer than its data sheet says; no part elsewhere.
     """
@@ -33,6 +35,7 @@ class Constants:
     message: float
     network: float
     overlap: float
+    jitter: float
     stall: float
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from meshwright.plan.job import Job
 from meshwright.plan.network import Network
+from meshwright.plan.time.traits import traits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ def padded_vocabulary(job: Job) -> int:
     """Rows of the embedding on all tensor ranks together."""
     network, tensor = job.network, job.layout.model_parallel
     unit = max(1, network.vocab_pad_multiple)
-    if job.engine.pads_vocabulary_by_tensor_degree:
+    if job.engine.pads_vocabulary_by_tensor_degree and not (tensor == 1 and traits_of(job.engine.name).odd_vocabulary):
         unit = (unit if unit > 1 else 128) * tensor
     return -(-network.vocab_size // unit) * unit
 

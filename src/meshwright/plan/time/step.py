@@ -99,22 +99,27 @@ def _hop(job: Job, machine: Machine, shape: Shape) -> float:
     return message_seconds("send", size / shape.tensor, next_stage(job), job.cluster, share) + gathered
 
 
-def pass_seconds(stage: Stage, data: DataTime, message: float, alone: bool) -> tuple[float, float]:
+def pass_seconds(stage: Stage, data: DataTime, constants: Constants, alone: bool, coupled: bool) -> tuple[float, float]:
     """(forward, backward) of a micro-batch: the device with its exposed messages, or the host where that is slower.
 
     Without pipeline neighbours to wait for, the host runs ahead from one pass into the next.
 
     Args:
-        message: seconds of host time per message.
         alone: the model is one stage.
+        coupled: ranks wait for each other inside a pass.
     """
-    launched = data.messages / 2 * message
+    launched = data.messages / 2 * constants.message
     device = (stage.forward.device + data.per_forward, stage.backward.device + data.per_backward)
     host = (stage.forward.launch + launched, stage.backward.launch + launched)
+    jitter = constants.jitter if coupled else 0.0
     if not alone:
-        return max(device[0], host[0]), max(device[1], host[1])
-    slower = max(1.0, sum(host) / sum(device))
-    return device[0] * slower, device[1] * slower
+        return _slower(device[0], host[0], jitter), _slower(device[1], host[1], jitter)
+    ratio = _slower(sum(device), sum(host), jitter) / sum(device)
+    return device[0] * ratio, device[1] * ratio
+
+
+def _slower(device: float, host: float, jitter: float) -> float:
+    return max(device, host) + jitter * min(device, host)
 
 
 def _pipeline(
@@ -126,7 +131,7 @@ def _pipeline(
     wait = hop + machine.constants.message if blocks and len(stages) > 1 else 0.0
     forward, backward = [], []
     for index, (stage, sent) in enumerate(zip(stages, data, strict=True)):
-        passes = pass_seconds(stage, sent, machine.constants.message, len(stages) == 1)
+        passes = pass_seconds(stage, sent, machine.constants, len(stages) == 1, job.layout.model_parallel > 1)
         ahead = wait if index < len(stages) - 1 else 0.0
         behind = wait if index else 0.0
         forward.append((passes[0] + ahead) / rounds)
@@ -166,7 +171,7 @@ def _terms(step: Step, slowest: int, total: float, after: float, update: float) 
     times = step.job.batch.micro_batch_num
     both = stage.forward.plus(stage.backward)
     per_pass = data.per_forward + data.per_backward
-    passes = sum(pass_seconds(stage, data, machine.constants.message, len(step.stages) == 1))
+    passes = sum(pass_seconds(stage, data, machine.constants, len(step.stages) == 1, step.shape.tensor > 1))
     busy = step.pipeline.busy(slowest)
     return {
         "compute": times * both.compute,
