@@ -14,8 +14,8 @@ direction per device, half of what data sheets print; memory is what the driver 
 
 This page is written by `make docs` from `meshwright.spec.devices`.
 
-| name | device | GiB | TB/s | 16-bit | 8-bit | fp32 | fast link, GB/s | joins | network, GB/s |
-|---|---|---|---|---|---|---|---|---|---|
+| name | device | GiB | TB/s | 16-bit | 8-bit | 4-bit | fp32 | fast link, GB/s | joins | network, GB/s |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -28,7 +28,7 @@ def page() -> str:
 
 def _row(entry: Hardware) -> str:
     names = ", ".join(f"`{name}`" for name in (entry.name, *entry.aliases))
-    rates = (entry.bf16 or entry.fp16, entry.fp8, entry.fp32)
+    rates = (entry.bf16 or entry.fp16, entry.fp8, entry.fp4, entry.fp32)
     cells = [
         names,
         entry.title,

@@ -62,6 +62,7 @@ def job_of(row: Row) -> Job:
         recompute_modules=_recompute_modules(row.text("recompute")),
         precision=_precision(row),
         float8="fp8" in row.text("precision").lower() or "float8" in row.text("precision").lower(),
+        float4="fp4" in row.text("precision").lower(),
         attention="materialised" if _materialised(row) else "flash",
         fused_loss="ce fusion on" in notes,
         compile="compile" in framework,

@@ -33,7 +33,7 @@ class Job:
     Attributes:
         virtual_stages: model chunks per pipeline rank (interleaved schedules).
         recompute_modules: modules that Megatron-LM recomputes by name, such as ``layernorm`` or ``moe_act``.
-        float8: linear layers run in 8-bit formats.
+        float8: linear layers run in 8-bit formats; ``float4`` in 4-bit ones (NVFP4).
         attention: kernel; ``materialised`` keeps [heads, seq, seq] scores.
         fused_loss: cross entropy over 16-bit logits in one kernel, without fp32 copies.
         overlap_gradients / overlap_weights: data-parallel messages travel behind compute.
@@ -59,6 +59,7 @@ class Job:
     recompute_modules: tuple[str, ...] = ()
     precision: Precision = field(default_factory=lambda: Precision(amp_level="O2", dtype="bfloat16"))
     float8: bool = False
+    float4: bool = False
     attention: AttentionKernel = "flash"
     fused_loss: bool = False
     loss_chunk_tokens: int | None = None

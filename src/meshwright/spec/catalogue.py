@@ -28,6 +28,7 @@ def device(name: str) -> Device:
     """A device of the catalogue. Raises ValueError where the name is unknown."""
     entry = hardware(name)
     rates: dict[NumberFormat, float | None] = {
+        "float4": entry.fp4,
         "float8": entry.fp8,
         "bfloat16": entry.bf16,
         "float16": entry.fp16 or entry.bf16,

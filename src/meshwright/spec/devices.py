@@ -28,7 +28,7 @@ class Hardware:
         driver_names: parts of what the driver calls it, the most telling first.
         memory_gib: usable, see the module's convention.
         bandwidth: device memory, TB/s.
-        bf16 / fp16 / fp8 / fp32: dense matrix-product rates, TFLOP/s; fp16 is bf16's where it is None.
+        bf16 / fp16 / fp8 / fp4 / fp32: dense matrix-product rates, TFLOP/s; fp16 is bf16's where it is None.
         network: between nodes, per device.
         devices_per_node: devices that the intra-node link joins.
         host_gib: main memory of a node.
@@ -45,6 +45,7 @@ class Hardware:
     bf16: float | None = None
     fp16: float | None = None
     fp8: float | None = None
+    fp4: float | None = None
     devices_per_node: int = 8
     host_gib: float = 2048
     aliases: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ LOOPBACK = Link(name="host memory", bandwidth=4e9, latency=100 * MICRO)
 ML_ENGINEERING = "stas00/ml-engineering compute/accelerator/README.md"
 TORCHTITAN = "pytorch/torchtitan torchtitan/tools/utils.py get_peak_flops"
 REPORTED = "usable memory as torch reports it"
+FP4 = "dense fp4: NVIDIA Blackwell data sheets"
 
 NVIDIA = (
     Hardware(
@@ -145,25 +147,27 @@ NVIDIA = (
     ),
     Hardware(
         name="b200", title="B200 SXM 180GB", family="blackwell", memory_gib=178.35, bandwidth=8.0,
-        bf16=2250, fp8=4500, fp32=75, link=NVLINK5, network=_network(400),
+        bf16=2250, fp8=4500, fp4=9000, fp32=75, link=NVLINK5, network=_network(400),
         aliases=("b200-180g",), driver_names=("B200",),
-        source=f"{ML_ENGINEERING}; {TORCHTITAN}; 400 Gb/s ConnectX-7 per device; {REPORTED}",
+        source=f"{ML_ENGINEERING}; {TORCHTITAN}; 400 Gb/s ConnectX-7 per device; {REPORTED}; {FP4}",
     ),
     Hardware(
         name="gb200", title="GB200 NVL72", family="blackwell", memory_gib=184.3, bandwidth=8.0,
-        bf16=2450, fp8=4900, fp32=80, link=NVLINK5, network=_network(400), devices_per_node=72, host_gib=17280,
+        bf16=2450, fp8=4900, fp4=10000, fp32=80, link=NVLINK5, network=_network(400), devices_per_node=72,
+        host_gib=17280,
         aliases=("gb200-186g",), driver_names=("GB200",),
-        source="NVIDIA/dgxc-benchmarking READMEs (2450/4900); nodes are NVLink domains of 72 devices",
+        source=f"NVIDIA/dgxc-benchmarking READMEs (2450/4900); nodes are NVLink domains of 72 devices; {FP4}",
     ),
     Hardware(
         name="b300", title="B300 SXM 288GB", family="blackwell", memory_gib=268.0, bandwidth=8.0,
-        bf16=2250, fp8=4500, fp32=75, link=NVLINK5, network=_network(800),
-        driver_names=("B300",), source=f"{TORCHTITAN}; nvidia-smi shows 275040 MiB of the marketed 288 GB",
+        bf16=2250, fp8=4500, fp4=13500, fp32=75, link=NVLINK5, network=_network(800),
+        driver_names=("B300",), source=f"{TORCHTITAN}; nvidia-smi shows 275040 MiB of the marketed 288 GB; {FP4}",
     ),
     Hardware(
         name="gb300", title="GB300 NVL72", family="blackwell", memory_gib=276.0, bandwidth=8.0,
-        bf16=2500, fp8=5000, fp32=80, link=NVLINK5, network=_network(800), devices_per_node=72, host_gib=17280,
-        driver_names=("GB300",), source=f"{TORCHTITAN}; nodes are NVLink domains of 72 devices",
+        bf16=2500, fp8=5000, fp4=15000, fp32=80, link=NVLINK5, network=_network(800), devices_per_node=72,
+        host_gib=17280,
+        driver_names=("GB300",), source=f"{TORCHTITAN}; nodes are NVLink domains of 72 devices; {FP4}",
     ),
     Hardware(
         name="a10g", title="A10G 24GB", family="ampere", memory_gib=22.0, bandwidth=0.6,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from meshwright.plan.time.constants import Constants, constants
-from meshwright.spec.cluster import Cluster, Device, DeviceFamily, MatmulRate, NumberFormat
+from meshwright.spec.cluster import Cluster, DeviceFamily, MatmulRate, NumberFormat
 
 # Multiprocessors, compute units or cube cores of the family's data-centre part (hardware.csv and vendor data sheets):
 # tiles of a matrix product are dealt out to them in waves.
@@ -29,7 +29,7 @@ class Machine:
     """What the cost functions need of a device. Compared by identity, so that it is a cheap cache key.
 
     Attributes:
-        flops: dense rate of 16-bit products, FLOP/s; ``flops8`` of 8-bit ones.
+        flops: dense rate of 16-bit products, FLOP/s; ``flops8`` of those in fewer bits.
         bandwidth: of elementwise kernels, in 16-bit numbers' bytes/s: fp32 training moves twice as many.
         rates: measured products, empty where the machine was not calibrated.
     """
@@ -44,12 +44,19 @@ class Machine:
     rates: tuple[MatmulRate, ...] = field(default=(), repr=False)
 
 
-def machine_of(cluster: Cluster, engine: str, dtype: NumberFormat, values: Constants | None = None) -> Machine:
+def machine_of(
+    cluster: Cluster,
+    engine: str,
+    dtype: NumberFormat,
+    values: Constants | None = None,
+    low: NumberFormat = "float8",
+) -> Machine:
     """The machine of a cluster under an engine.
 
     Args:
         dtype: format of matrix products.
         values: constants in place of the stored ones, for fitting.
+        low: format of products that run in fewer bits than ``dtype``.
     """
     device, measured = cluster.device, cluster.calibration
     values = values or constants(engine, device.family)
@@ -59,14 +66,10 @@ def machine_of(cluster: Cluster, engine: str, dtype: NumberFormat, values: Const
         values,
         device.family,
         peak,
-        _peak8(device, peak),
+        max(peak, device.peak(low)),
         reached / (2 if dtype == "float32" else 1),
         tuple(rate for rate in measured.matmul if rate.number_format == dtype),
     )
-
-
-def _peak8(device: Device, peak: float) -> float:
-    return device.flops.get("float8", peak)
 
 
 @lru_cache(maxsize=256)

@@ -52,7 +52,7 @@ def shape_of(job: Job) -> Shape:
         expert=layout.expert_parallel,
         sequence_parallel=layout.use_seq_parallel and layout.model_parallel > 1,
         flash=job.attention == "flash",
-        float8=job.float8,
+        float8=job.float8 or job.float4,
         compiled=job.compile,
         fused_loss=job.fused_loss,
         adapter_rank=job.adapter.rank if job.adapter else 0,

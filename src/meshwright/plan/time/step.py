@@ -67,7 +67,8 @@ def timeline(job: Job) -> tuple[Span, ...]:
 def step_of(job: Job, values: Constants | None = None) -> Step:
     """Stages, messages and schedule of a job."""
     dtype: NumberFormat = "bfloat16" if job.precision.dtype == "auto" else job.precision.dtype
-    machine = machine_of(job.cluster, job.engine.name, "float32" if job.precision.amp_level == "O0" else dtype, values)
+    products: NumberFormat = "float32" if job.precision.amp_level == "O0" else dtype
+    machine = machine_of(job.cluster, job.engine.name, products, values, "float4" if job.float4 else "float8")
     shape = shape_of(job)
     stages = stages_of(job, machine, shape)
     unique = {stage.holding: data_time(job, machine, stage) for stage in _distinct(stages)}
