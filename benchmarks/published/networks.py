@@ -13,6 +13,8 @@ UNKNOWN = re.compile(
 )
 GPT = re.compile(r"^gpt(?!-oss)|mpt|bloom|^gpt3|megatron|opt-|pythia|stablelm|phi|gpt2|mt-nlg|turing", re.I)
 LEARNED = re.compile(r"^gpt(?!-oss)|mpt|gpt2|gpt3|opt-", re.I)
+SQUARED_RELU = re.compile(r"nemotron-?4|nemotron.*(15b|340b)", re.I)
+"""Two matrices and squared ReLU, no biases (arXiv:2402.16819, arXiv:2406.11704)."""
 
 DEEPSEEK = LatentAttention(query_rank=1536, key_value_rank=512, nope_head_dim=128, rope_head_dim=64, value_head_dim=128)
 """arXiv:2405.04434 and arXiv:2412.19437; Kimi K2 and Moonlight use the same attention."""
@@ -40,6 +42,7 @@ def network_of(row: Row) -> Network:
             query_rank=None, key_value_rank=512, nope_head_dim=128, rope_head_dim=64, value_head_dim=128
         )  # fmt: skip
     plain = bool(GPT.search(model)) and "llama" not in model.lower()
+    squared_relu = bool(SQUARED_RELU.search(model))
     network = Network(
         num_layers=row.whole("layers"),
         hidden_size=hidden,
@@ -48,8 +51,8 @@ def network_of(row: Row) -> Network:
         head_dim=128 if re.search(r"qwen3|gpt-oss", model, re.I) else hidden // heads,
         intermediate_size=row.whole("ffn"),
         vocab_size=row.whole("vocab"),
-        gated=not plain,
-        norm="layernorm" if plain else "rmsnorm",
+        gated=not (plain or squared_relu),
+        norm="layernorm" if plain or squared_relu else "rmsnorm",
         bias=plain and "mpt" not in model.lower(),
         qkv_bias=bool(re.search(r"qwen(1\.5|2|-)|chatglm|glm", model, re.I)),
         qk_norm="qwen3" in model.lower(),
