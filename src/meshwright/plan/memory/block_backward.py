@@ -144,9 +144,19 @@ def backward_pass(b: Block, gradients_stay: bool) -> Pass:
     Args:
         gradients_stay: weight gradients live on; otherwise each is added to an older one and dropped.
     """
+    return _worst(b, backward_events(b), gradients_stay)
+
+
+@lru_cache(maxsize=4096)
+def final_norm_pass(b: Block) -> Pass:
+    """The worst moment of the backward pass of the final norm, from the gradient that the head gives it."""
+    return _worst(b, ((b.G, 0, 0), *_enter_backward(b), *_norm_backward(b)), True)
+
+
+def _worst(b: Block, events: tuple[Event, ...], gradients_stay: bool) -> Pass:
     temporaries = freed = elements = 0.0
     best, worst = Pass(0, 0, 0), -1.0
-    for temporary, dropped, made in backward_events(b):
+    for temporary, dropped, made in events:
         temporaries, freed, elements = temporaries + temporary, freed + dropped, elements + made
         gradient = (elements if gradients_stay else made) * b.weight_gradient
         if temporaries - freed + gradient > worst:

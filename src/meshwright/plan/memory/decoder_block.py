@@ -222,17 +222,40 @@ def _feed_forward_ops(b: Block) -> list[Op]:
 @lru_cache(maxsize=4096)
 def kept(b: Block, keep: Keep) -> float:
     """Bytes of one block that live until its backward pass, its input included where something reads it."""
+    if keep == "autograd":
+        return _input(b) + sum(op.size for op in forward_ops(b) if op.kept)
+    return sum(op.size for op in _held(b, keep)) + (b.R if _keeps_input(keep) else 0.0)
+
+
+def _keeps_input(keep: Keep) -> bool:
+    """Whether the block's input is kept apart: else it is the kept output of the block before."""
+    return not isinstance(keep, tuple) or "elementwise" in keep
+
+
+def _held(b: Block, keep: Keep) -> list[Op]:
+    """Results that selective recomputation keeps."""
     ops = forward_ops(b)
     if keep == "input":
-        return b.R
-    if keep == "autograd":
-        return _input(b) + sum(op.size for op in ops if op.kept)
+        return []
     if keep == "every second matmul":
-        return b.R + _every_second_matmul(b)
+        return _every_second_matmul(b)
     if "elementwise" not in keep:
         # Views count as elementwise, and a kept view keeps the result of any operator alive.
-        return sum(op.size for op in ops)
-    return b.R + sum(op.size for op in ops if op.kind not in keep)
+        return list(ops)
+    return [op for op in ops if op.kind not in keep]
+
+
+@lru_cache(maxsize=4096)
+def remade(b: Block, keep: Keep) -> float:
+    """Bytes of one block once backward has made its dropped tensors again.
+
+    Recomputation keeps the block's input, and stops once the last saved tensor is there: kept results past that
+    point are never taken out of the cache (torch/utils/checkpoint.py, ``early_stop``).
+    """
+    if keep == "autograd":
+        return kept(b, keep)
+    all_saved = kept(b, "autograd") - _input(b) + (b.R if _keeps_input(keep) else 0.0)
+    return all_saved + sum(op.size for op in _held(b, keep) if op.name.startswith(("down projection", "block output")))
 
 
 @lru_cache(maxsize=4096)
@@ -245,7 +268,7 @@ def _input(b: Block) -> float:
     return b.R if b.residual == 4 or b.norm == "fused" else 0.0
 
 
-def _every_second_matmul(b: Block) -> float:
+def _every_second_matmul(b: Block) -> list[Op]:
     """torchtitan's policy: attention, reduce-scatter and matrix products number 1, 3, 5, ... of a block are kept.
 
     A compiler drops the kept results that backward does not read (torchtitan/parallelisms/parallelize_llama.py,
@@ -257,4 +280,4 @@ def _every_second_matmul(b: Block) -> float:
     others = [
         op for op in forward_ops(b) if op.kind == "attention" or (op.kind == "communication" and "summed" in op.name)
     ]
-    return sum(op.size for op in [*held, *others])
+    return [*held, *others]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from meshwright.plan.memory.block_backward import final_norm_pass
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.fsdp_states import (
     InBackward,
@@ -51,14 +52,22 @@ def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
     forward_message = _top_group(stage) if gathers_forward(stage, later) else 0.0
     ahead = _top_group(stage) if gathers_ahead(stage) and not stage.traits.last_layer_stays else 0.0
     made = formats.gradient * stage.weights.columns * block.hidden
-    chunks = 2 if stage.chunk else 1
-    hidden = block.G * (2 if stage.chunk else 1)
+    # Chunks leave their gradients of the hidden states until all are there, and sum those of the head.
+    earlier = made if stage.chunk else 0.0
+    hidden = 2 * block.G if stage.chunk else block.G
+    norm = final_norm_pass(block)
     yield now("loss", logits=stage.logits, scratch=forward, ahead=forward_message)
     if ahead:
         yield now("gathering the top layer", logits=stage.logits, scratch=0.0, ahead=gathering(stage, ahead))
-    yield now("backward of the loss", logits=stage.logits, scratch=backward, ahead=ahead)
+    yield now("backward of the loss", logits=stage.logits, scratch=backward, made=earlier, ahead=ahead)
     kept_logits = stage.logits if stage.traits.loss == "in place" else 2 * stage.logits
-    yield now("backward of the head", logits=kept_logits, scratch=hidden, made=chunks * made, ahead=ahead)
+    yield now("backward of the head", logits=kept_logits, scratch=hidden, made=made + earlier, ahead=ahead)
+    if stage.chunk:
+        yield now("sum of the head's gradients", logits=0.0, scratch=block.G, made=3 * made, ahead=ahead)
+    else:
+        yield now(
+            "backward of the final norm", logits=0.0, scratch=norm.temporaries - norm.freed, made=made, ahead=ahead
+        )
 
 
 def _made_by_head(stage: Stage, at: InBackward) -> float:

@@ -9,7 +9,7 @@ viewed; gradients that are not reduced yet are accumulated in the reduction dtyp
 from collections.abc import Iterator
 
 from meshwright.plan.memory.block_backward import Pass, backward_pass
-from meshwright.plan.memory.decoder_block import kept
+from meshwright.plan.memory.decoder_block import remade
 from meshwright.plan.memory.fsdp_loss import loss_moments
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.fsdp_states import (
@@ -38,10 +38,10 @@ def moments(stage: Stage) -> tuple[Moment, ...]:
             found += _gathers(stage, live, later)
         if reduces(stage):
             found += _group_reductions(stage, live, later)
-    if stage.first:
-        found.append(_embedding(stage, stage.in_flight[-1][1]))
-    if stage.wrapped:
-        found += _last_reduction(stage)
+        if stage.first:
+            found.append(_embedding(stage, live, later))
+        if stage.wrapped:
+            found += _last_reduction(stage, live, later)
     found.append(_optimizer(stage))
     return tuple(found)
 
@@ -61,7 +61,7 @@ def _layer(stage: Stage, index: int, live: int, later: bool) -> Moment:
     at = InBackward(index=index, later=later)
     block = stage.block
     worst: Pass = backward_pass(block, not at.in_place(stage))
-    again = kept(block, "autograd") - stage.layer_bytes(index)
+    again = remade(block, stage.keep_at(index)) - stage.layer_bytes(index)
     held = (live - 1) * stage.micro_batch_bytes + stage.below(index) + again - worst.freed
     # The stage's output lives until its backward has ended.
     received = 0.0 if stage.last else stage.boundary
@@ -72,7 +72,7 @@ def _layer(stage: Stage, index: int, live: int, later: bool) -> Moment:
         weights=gathered_weights(stage, at) + autocast_copies(stage, index + 1),
         gradients=gradients(stage, at) + worst.gradients,
         activations=held + received,
-        communication=_ahead(stage, first) + _message(stage, at),
+        communication=_ahead(stage, first, live) + _message(stage, at),
         temporaries=worst.temporaries,
     )
 
@@ -99,19 +99,20 @@ def _gathers(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at),
             activations=(live - 1) * stage.micro_batch_bytes + stage.below(last),
-            communication=gathering(stage, _ahead(stage, first)) + _message(stage, at),
+            communication=gathering(stage, _ahead(stage, first, live)) + _message(stage, at),
             temporaries=stage.boundary,
         )
 
 
-def _ahead(stage: Stage, first: int) -> float:
+def _ahead(stage: Stage, first: int, live: int) -> float:
     """Buffer of the group that backward gathers ahead of its use."""
     if not gathers_ahead(stage):
         return 0.0
-    if first == 0:
-        return stage.formats.gathered * stage.own_embedding
-    low, high = stage.group_of(first - 1)
-    return stage.formats.gathered * (high - low + 1) * stage.weights.layer
+    group = stage.fused_layers * stage.weights.layer
+    # Forward passes of other micro-batches in between make FSDP gather one group that nothing asks for.
+    astray = group if stage.pipelined and live > 1 else 0.0
+    below = stage.own_embedding if first == 0 else group
+    return stage.formats.gathered * (below + astray)
 
 
 def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
@@ -128,7 +129,7 @@ def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at) + whole,
             activations=held,
-            communication=buffers + _ahead(stage, first),
+            communication=buffers + _ahead(stage, first, live),
             temporaries=stage.boundary,
         )
 
@@ -149,7 +150,7 @@ def _reduction(stage: Stage, at: InBackward, elements: float, final: float) -> t
     return max(copy_in, reduce, key=sum)
 
 
-def _embedding(stage: Stage, later: bool) -> Moment:
+def _embedding(stage: Stage, live: int, later: bool) -> Moment:
     """The dense gradient of the embedding, after the backward of all layers."""
     at = InBackward(index=-1, later=later)
     made = stage.formats.gradient * stage.weights.embedding
@@ -160,14 +161,20 @@ def _embedding(stage: Stage, later: bool) -> Moment:
         base(stage),
         weights=gathered_weights(stage, at),
         gradients=gradients(stage, at) + made,
+        activations=(live - 1) * stage.micro_batch_bytes,
         communication=waiting,
-        temporaries=2 * stage.boundary,
+        temporaries=max(2 * stage.boundary, _cast_to_accumulate(stage, later)),
     )
 
 
-def _last_reduction(stage: Stage) -> tuple[Moment, ...]:
+def _cast_to_accumulate(stage: Stage, later: bool) -> float:
+    """A CPU casts a 16-bit gradient in a copy before it is added to the fp32 sum."""
+    casts = stage.host and later and stage.zero <= 1 and stage.formats.casts
+    return stage.formats.reduced * stage.weights.embedding if casts else 0.0
+
+
+def _last_reduction(stage: Stage, live: int, later: bool) -> tuple[Moment, ...]:
     """Reductions after backward: root and embedding, and under a pipeline with ZeRO-0 or 1 all groups."""
-    later = stage.micro_batches > 1
     first, last = stage.group_of(0)
     layers = (last - first + 1) * stage.weights.layer
     deferred = stage.pipelined and stage.zero <= 1
@@ -177,8 +184,10 @@ def _last_reduction(stage: Stage) -> tuple[Moment, ...]:
     at = InBackward(index=-1, later=later)
     final = stage.weights.down if elements == layers else stage.weights.embedding
     whole, buffers = _reduction(stage, at, elements, final)
-    others = stage.root + stage.own_embedding - elements if not deferred else 0.0
-    pending = (stage.elements - elements) if deferred else max(others, 0.0)
+    # Root and embedding come before the layers.
+    others = max(stage.root + stage.own_embedding - elements, 0.0)
+    pending = stage.elements - elements if deferred else others
+    gathered = stage.blocks - elements if deferred and elements == layers else pending
     unreduced = stage.formats.reduced if later and stage.zero <= 1 else stage.formats.gradient
     finished = 0.0 if deferred else stage.formats.stored * stage.blocks / stage.shards
     if later and stage.zero >= 2:
@@ -186,8 +195,9 @@ def _last_reduction(stage: Stage) -> tuple[Moment, ...]:
     last_moment = moment(
         "last reductions",
         base(stage),
-        weights=stage.formats.gathered * (pending if stage.zero <= 2 else max(others, 0.0)),
+        weights=stage.formats.gathered * (gathered if stage.zero <= 2 else others),
         gradients=whole + unreduced * pending + finished,
+        activations=0.0 if deferred else (live - 1) * stage.micro_batch_bytes,
         communication=buffers,
     )
     return (last_moment,)

@@ -123,7 +123,11 @@ class Stage:
 
     def layer_bytes(self, index: int) -> float:
         """Bytes of one micro-batch that the layer at ``index`` keeps until backward."""
-        return kept(self.block, "input" if self.whole[index] else self.keep)
+        return kept(self.block, self.keep_at(index))
+
+    def keep_at(self, index: int) -> Keep:
+        """What the layer at ``index`` keeps."""
+        return "input" if self.whole[index] else self.keep
 
     def below(self, index: int) -> float:
         """Bytes of one micro-batch that the layers up to ``index`` keep, none at -1."""
