@@ -163,7 +163,7 @@ def _long_sequences(answer: Answer, best: Candidate) -> Iterator[str]:
     if ways:
         told = "; ".join(
             f"{lever.change} -{gib(lever.saves)}, {_signed(lever.costs)}{'' if lever.supported else NOT_YET}"
-            for lever in sorted(ways, key=lambda lever: -lever.saves)[:3]
+            for lever in sorted(ways, key=lambda lever: -lever.saves)[:MOST_LEVERS]
         )
         yield f"at {best.job.seq_length} tokens the sequence is what fills {plain.name} ({gib(plain.needed)}): {told}"
 

@@ -1,5 +1,6 @@
 """The closest layouts that are not offered, each with what binds it, in words."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from meshwright.spec.violation import Violation
 
 STATES: tuple[Category, ...] = ("weights", "gradients", "optimizer")
 OVER_MEMORY, BROKEN_RULES = 3, 3
+DEGREE = re.compile(r"([a-z]+)(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +125,11 @@ def _in_words(question: Question, layout: Layout, violation: Violation) -> tuple
 
 
 def _distinct(misses: Iterable[Miss]) -> Iterator[Miss]:
-    """The first of each name, in order of the smallest degree that breaks a rule."""
-    seen: set[str] = set()
+    """One for each axis: the smallest degree that breaks a rule, the first reason it breaks."""
+    by_axis: dict[str, list[tuple[int, Miss]]] = {}
     for miss in misses:
-        axis = "".join(letter for letter in miss.name.split()[0] if letter.isalpha())
-        if axis not in seen:
-            seen.add(axis)
-            yield miss
+        found = DEGREE.match(miss.name)
+        axis, degree = (found[1], int(found[2])) if found else (miss.name, 0)
+        by_axis.setdefault(axis, []).append((degree, miss))
+    for ranked in by_axis.values():
+        yield min(ranked, key=lambda item: item[0])[1]

@@ -68,7 +68,8 @@ class Answer:
     """What the search found.
 
     Attributes:
-        fitting / tight: predicted in full, best first.
+        fitting / tight: predicted in full, best first; ranked by time, none that recomputes more than it must.
+        fits / just_fits: how many there are in all.
         over: per split and ZeRO stage of which nothing fits, its variant that needs least.
         illegal: splits that break a rule or that the engine does not support.
         considered: legal layouts in all; those over memory need no prediction of their own where a variant that
@@ -82,6 +83,8 @@ class Answer:
     tight: tuple[Candidate, ...]
     over: tuple[Candidate, ...]
     illegal: tuple[Illegal, ...]
+    fits: int
+    just_fits: int
     considered: int
     predicted: int
     seconds: float
@@ -113,6 +116,8 @@ def search(question: Question) -> Answer:
         tight=tuple(candidate for candidate in ranked if candidate.fit == "tight"),
         over=tuple(sorted(over, key=lambda candidate: candidate.needed)),
         illegal=tuple(illegal),
+        fits=counts["fits"],
+        just_fits=counts["tight"],
         considered=counts["considered"],
         predicted=counts["predicted"],
         seconds=time.perf_counter() - started,
@@ -151,8 +156,10 @@ def _within(question: Question, group: Variants, counts: Counter[str]) -> Iterat
             if full and batch.micro_batch_num > 1:
                 continue
             fitting = list(_recomputing(question, group, frame, batch, counts))
-            yield from fitting
             full = not fitting
+            counts.update(candidate.fit for candidate in fitting)
+            # Recomputing less is faster: of each kind only the last can be the best.
+            yield from fitting if question.objective == "memory" else {c.fit: c for c in fitting}.values()
 
 
 def _recomputing(

@@ -41,13 +41,13 @@ def verdict(answer: Answer) -> str:
     """The answer in one line."""
     question, best = answer.question, answer.best
     devices = f"{question.cluster.num_devices} x {_whole_gib(question)}"
-    counted = f"{len(answer.fitting)} of {answer.considered} layouts on {devices}"
+    counted = f"{answer.fits} of {answer.considered} layouts on {devices}"
     if answer.fitting and best is not None:
         figures = f"{gib(best.needed)}, {seconds(best.seconds)}/step"
         return f"fits: {counted}; best {best.name}, {figures}"
     if best is not None:
         return (
-            f"tight: {counted} with room to spare, {len(answer.tight)} without; best {best.name},"
+            f"tight: {counted} with room to spare, {answer.just_fits} without; best {best.name},"
             f" {gib(best.needed)} of {gib(question.limit)}, {seconds(best.seconds)}/step"
         )
     if answer.over:

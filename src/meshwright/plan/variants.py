@@ -13,7 +13,7 @@ from meshwright.spec.nearest import divisors
 from meshwright.spec.training import Batch, Recompute
 from meshwright.spec.violation import Violation
 
-MOST_VIRTUAL_STAGES = 8
+MOST_VIRTUAL_STAGES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
