@@ -20,6 +20,10 @@ from numpy.typing import NDArray
 
 import meshwright.plan.memory.constants as stored
 from meshwright.plan.job import Job
+from meshwright.plan.memory.allocator import passing, streams
+from meshwright.plan.memory.fsdp_moments import moments as fsdp_moments
+from meshwright.plan.memory.fsdp_stage import Stage as FsdpStage
+from meshwright.plan.memory.fsdp_stage import stages_of as fsdp_stages_of
 from meshwright.plan.memory.megatron_moments import fixed_of, moments
 from meshwright.plan.memory.megatron_slack import backlog
 from meshwright.plan.memory.megatron_stage import Stage, stages_of
@@ -111,7 +115,7 @@ def sample_of(row: Row, job: Job, reserved: float | None) -> Sample:
     measured = 0.0 if ran_out else reserved or measured_bytes(row) / GIB
     return Sample(
         model=row.text("model"),
-        stages=np.array([_features(job, stage) for stage in stages_of(job)]),
+        stages=np.array(_features(job)),
         limit=job.cluster.device.memory_bytes / GIB,
         measured=measured,
         streams=job.layout.model_parallel > 1,
@@ -135,13 +139,23 @@ def groups(rows: Iterable[Row]) -> dict[tuple[str, str], list[Sample]]:
             job = job_of(row)
         except Skip:
             continue
-        if job.engine.family == "megatron":
-            key = (job.engine.name, job.cluster.device.family)
-            found[key].append(sample_of(row, job, float(reserved[1]) if reserved else None))
-    return {key: samples for key, samples in found.items() if sum(sample.measured > 0 for sample in samples) > 10}
+        key = (job.engine.name, job.cluster.device.family)
+        found[key].append(sample_of(row, job, float(reserved[1]) if reserved else None))
+    return {key: samples for key, samples in found.items() if sum(sample.measured > 0 for sample in samples) >= 10}
 
 
-def _features(job: Job, stage: Stage) -> tuple[float, float, float]:
+def _features(job: Job) -> list[tuple[float, float, float]]:
+    if job.engine.family == "fsdp":
+        return [_fsdp_features(stage) for stage in fsdp_stages_of(job)]
+    return [_megatron_features(job, stage) for stage in stages_of(job)]
+
+
+def _fsdp_features(stage: FsdpStage) -> tuple[float, float, float]:
+    peak = max(fsdp_moments(stage), key=lambda moment: moment.total)
+    return (peak.total + streams(stage, peak)) / GIB, passing(peak) / GIB, 0.0
+
+
+def _megatron_features(job: Job, stage: Stage) -> tuple[float, float, float]:
     peak = max(moments(job, stage, fixed_of(job)), key=lambda moment: moment.total)
     passing = peak.parts.get("activations", 0.0) + peak.parts.get("logits", 0.0)
     return peak.total / GIB, passing / GIB, backlog(job, stage) / GIB

@@ -3,12 +3,23 @@
 from collections.abc import Container
 
 from meshwright.plan.job import Job
+from meshwright.plan.memory.allocator import context, slack
 from meshwright.plan.memory.fsdp_moments import moments
-from meshwright.plan.memory.fsdp_stage import stages_of
+from meshwright.plan.memory.fsdp_stage import Stage, stages_of
 from meshwright.plan.memory.report import StageMemory
 
 
 def stages(job: Job, numbers: Container[int] | None = None) -> tuple[StageMemory, ...]:
     """Memory of each pipeline stage, or of those in ``numbers``."""
-    wanted = [stage for stage in stages_of(job) if numbers is None or stage.number in numbers]
-    return tuple(StageMemory(stage=stage.number, moments=moments(stage)) for stage in wanted)
+    return tuple(_memory(stage) for stage in stages_of(job) if numbers is None or stage.number in numbers)
+
+
+def _memory(stage: Stage) -> StageMemory:
+    found = moments(stage)
+    live = StageMemory(stage=stage.number, moments=found)
+    return StageMemory(
+        stage=stage.number,
+        moments=found,
+        slack=slack(stage, live.peak),
+        device_constant=context(stage),
+    )
