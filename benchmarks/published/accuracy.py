@@ -2,8 +2,9 @@
 
     python -m benchmarks.published.accuracy --measurements measurements.csv --subset recommended_subset.csv
 
-The file is src/meshwright/plan/accuracy.json: {engine: {device family: {"memory" or "time": {mape, bias, p90, n}}}}.
-Only the main figures of each source count, as in the accuracy report; a figure of fewer than `FEWEST` rows is left out.
+The file is src/meshwright/plan/accuracy.json: {engine: {device family: {"memory" or "time": {mape, bias, p90, n}}}},
+runs with adapters under ``<engine> adapters``. Only the main figures of each source count, as in the accuracy report;
+a figure of fewer than `FEWEST` rows is left out.
 """
 
 import argparse
@@ -29,7 +30,8 @@ def by_kind(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
             job = job_of(row)
         except Skip:
             continue
-        groups[job.engine.name, job.cluster.device.family].append(row)
+        name = job.engine.name if job.adapter is None else f"{job.engine.name} adapters"
+        groups[name, job.cluster.device.family].append(row)
     return groups
 
 

@@ -40,14 +40,16 @@ class ExpectedError:
         )
 
 
-def expected_error(engine: Engine, family: DeviceFamily, figure: Figure) -> ExpectedError | None:
+def expected_error(
+    engine: Engine, family: DeviceFamily, figure: Figure, *, adapters: bool = False
+) -> ExpectedError | None:
     """The error to expect, from the nearest measurements there are; None where there are none.
 
     Nearest first: this engine on this family of devices, engines that hold their states alike on it, this engine
     on any family, engines alike on any.
     """
     alike = [profile.name for profile in ENGINES if profile.family == engine.family]
-    table = _table()
+    table = {profile.name: _table().get(profile.name + (" adapters" if adapters else ""), {}) for profile in ENGINES}
     families = sorted({name for row in table.values() for name in row})
     for engines, places in (([engine.name], [family]), (alike, [family]), ([engine.name], families), (alike, families)):
         found = [
@@ -58,7 +60,8 @@ def expected_error(engine: Engine, family: DeviceFamily, figure: Figure) -> Expe
         ]
         if found:
             name, place, values = max(found, key=lambda item: item[2]["n"])
-            basis = f"{next(profile.title for profile in ENGINES if profile.name == name)} on {place}"
+            kind = "adapters with " if adapters else ""
+            basis = f"{kind}{next(profile.title for profile in ENGINES if profile.name == name)} on {place}"
             return ExpectedError(figure=figure, mape=values["mape"], p90=values["p90"], rows=values["n"], basis=basis)
     return None
 

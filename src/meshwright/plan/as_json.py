@@ -103,6 +103,6 @@ def _plain(figures: Mapping[Any, float]) -> dict[str, float]:
 
 
 def _errors(question: Question) -> dict[str, Any]:
-    family = question.cluster.device.family
-    found = {name: expected_error(question.engine, family, name) for name in ("memory", "time")}
+    family, adapters = question.cluster.device.family, question.adapter is not None
+    found = {name: expected_error(question.engine, family, name, adapters=adapters) for name in ("memory", "time")}
     return {name: vars(error) if error else None for name, error in found.items()}

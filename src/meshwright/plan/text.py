@@ -142,7 +142,8 @@ def assumptions(question: Question) -> list[str]:
 
 def expected_errors(question: Question) -> list[str]:
     """How far off such predictions were on published measurements."""
-    found = [expected_error(question.engine, question.cluster.device.family, figure) for figure in ("memory", "time")]
+    family, adapters = question.cluster.device.family, question.adapter is not None
+    found = [expected_error(question.engine, family, name, adapters=adapters) for name in ("memory", "time")]
     told = [str(error) for error in found if error is not None]
     return told or ["no published measurements of such an engine or device to compare with"]
 
