@@ -3,6 +3,7 @@
     <!-- file: NAME -->          the block is the text of NAME in the folder that commands run in
     <!-- run -->                 the block holds ``$ command`` lines, each with the output that it must print
     <!-- run: exit 2 -->         the same for a command that must end with that code
+    <!-- run: numbers vary -->   the same, but numbers may be others than those shown
     <!-- quickstart -->          the block is taken from the output of the quickstart
 
 In expected output, ``...`` stands for anything on a line, and alone on a line for any lines.
@@ -56,8 +57,10 @@ def commands(example: Example) -> list[tuple[str, str]]:
     return [(command.strip(), output) for command, _, output in pairs]
 
 
-def matches(expected: str, printed: str) -> bool:
+def matches(expected: str, printed: str, *, numbers_vary: bool = False) -> bool:
     """Whether output is as expected, ``...`` being a wild card. Spaces at line ends do not count."""
+    if numbers_vary:
+        expected, printed = ("\n".join(map(without_numbers, text.splitlines())) for text in (expected, printed))
     pattern = ""
     for line in expected.strip().splitlines():
         escaped = re.escape(line.rstrip()).replace(r"\.\.\.", "[^\n]*")

@@ -48,7 +48,7 @@ def expected_error(
     Nearest first: this engine on this family of devices, engines that hold their states alike on it, this engine
     on any family, engines alike on any.
     """
-    alike = [profile.name for profile in ENGINES if profile.family == engine.family]
+    alike = [profile.name for profile in ENGINES if _states(profile) == _states(engine)]
     table = {profile.name: _table().get(profile.name + (" adapters" if adapters else ""), {}) for profile in ENGINES}
     families = sorted({name for row in table.values() for name in row})
     for engines, places in (([engine.name], [family]), (alike, [family]), ([engine.name], families), (alike, families)):
@@ -64,6 +64,11 @@ def expected_error(
             basis = f"{kind}{next(profile.title for profile in ENGINES if profile.name == name)} on {place}"
             return ExpectedError(figure=figure, mape=values["mape"], p90=values["p90"], rows=values["n"], basis=basis)
     return None
+
+
+def _states(engine: Engine) -> tuple[str, float, float, float]:
+    """How an engine holds and shards the states of training."""
+    return engine.family, engine.weight_bytes, engine.gradient_bytes, engine.optimizer_bytes
 
 
 @lru_cache(maxsize=1)
