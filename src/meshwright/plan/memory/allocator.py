@@ -28,7 +28,7 @@ def passing(peak: Moment) -> float:
 
 def streams(stage: Stage, peak: Moment) -> float:
     """Pools of the gather and the reduction stream, as far as they do not live at the peak."""
-    if not stage.wrapped:
+    if not stage.wrapped or stage.job.adapter is not None:
         return 0.0
     return max(0.0, _reductions(stage, peak)) + max(0.0, _gathers(stage, peak))
 

@@ -38,6 +38,7 @@ class Block:
         weight_gradient: bytes of an element of a weight gradient as autograd leaves it.
         expand_keys: keys and values are repeated to the number of query heads before attention.
         gloo: collectives on the host copy their message once more.
+        adapted: projections with adapters on frozen weights; None trains all weights.
         fused_elementwise: a compiler fuses chains of elementwise operators: only what autograd keeps is written.
     """
 
@@ -64,6 +65,7 @@ class Block:
     autocast: bool = False
     gloo: bool = False
     fused_elementwise: bool = False
+    adapted: Literal["all", "attention", "qv"] | None = None
 
     @cached_property
     def R(self) -> float:
@@ -199,7 +201,18 @@ def forward_ops(b: Block) -> tuple[Op, ...]:
         *_leave_ops(b, "output projection"),
         Op("residual after attention", "elementwise", b.R, b.residual == 4 or b.norm == "fused"),
     ]
-    return (*attention, *_feed_forward_ops(b))
+    ops = (*attention, *_feed_forward_ops(b))
+    return ops if b.adapted is None else tuple(_frozen(b, op) for op in ops)
+
+
+def _frozen(b: Block, op: Op) -> Op:
+    """A result without the readers that a frozen weight's gradient would be: inputs of projections without adapter,
+    and normalised values, which only the norm's own weight needs (torch/csrc/autograd, ``mm`` and ``mul``)."""
+    unread = op.name.endswith("normalised")
+    if b.adapted != "all":
+        unread |= op.name in ("gated product", "activated", "feed-forward norm output")
+        unread |= op.name == "feed-forward norm output of the whole sequence"
+    return op._replace(kept=op.kept and not unread)
 
 
 def _feed_forward_ops(b: Block) -> list[Op]:

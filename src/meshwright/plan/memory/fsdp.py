@@ -4,6 +4,7 @@ from collections.abc import Container
 
 from meshwright.plan.job import Job
 from meshwright.plan.memory.allocator import context, slack
+from meshwright.plan.memory.fsdp_adapter import adapter_moments
 from meshwright.plan.memory.fsdp_moments import moments
 from meshwright.plan.memory.fsdp_stage import Stage, stages_of
 from meshwright.plan.memory.report import StageMemory
@@ -15,7 +16,8 @@ def stages(job: Job, numbers: Container[int] | None = None) -> tuple[StageMemory
 
 
 def _memory(stage: Stage) -> StageMemory:
-    found = moments(stage)
+    adapter = stage.job.adapter
+    found = moments(stage) if adapter is None else adapter_moments(stage, adapter)
     live = StageMemory(stage=stage.number, moments=found)
     return StageMemory(
         stage=stage.number,

@@ -35,7 +35,7 @@ def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
     weights += 2 * stage.weights.head if block.autocast else 0.0
     older = gradients(stage, at) - (0.0 if at.in_place(stage) else _made_by_head(stage, at))
     message = formats.reduced * leftover_reduction(stage, later)
-    forward, backward = _temporaries(stage)
+    forward, backward = loss_temporaries(stage)
 
     def now(name: str, *, logits: float, scratch: float, made: float = 0.0, ahead: float = 0.0) -> Moment:
         return moment(
@@ -90,7 +90,7 @@ def _top_group(stage: Stage) -> float:
     return stage.formats.gathered * (last - first + 1) * stage.weights.layer
 
 
-def _temporaries(stage: Stage) -> tuple[float, float]:
+def loss_temporaries(stage: Stage) -> tuple[float, float]:
     """Bytes beside the 16-bit logits in forward and in backward of the loss."""
     tokens, columns = stage.chunk or stage.block.tokens, stage.columns
     whole = 4.0 * tokens * columns

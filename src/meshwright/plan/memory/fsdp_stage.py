@@ -1,7 +1,7 @@
 """One pipeline stage of a job under FSDP: its weights by group, its layers, and the micro-batches in flight."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.plan.job import Job
@@ -197,6 +197,8 @@ def stages_of(job: Job) -> Iterator[Stage]:
     """The stages of a job, first to last."""
     layout = job.layout
     block, keep = block_of(job), keep_of(job)
+    if job.adapter is not None:
+        block = replace(block, adapted=job.adapter.targets, weight_gradient=0)
     weights = weights_of(job.network, layout.model_parallel, layout.expert_parallel)
     formats, traits = LEVELS[job.precision.amp_level], TRAITS[job.engine.name]
     for number, layers in enumerate(layer_map(job.network.num_layers, layout)):

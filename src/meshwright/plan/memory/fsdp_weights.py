@@ -34,7 +34,7 @@ def weights_of(network: Network, tensor: int, expert: int = 1) -> Weights:
     hidden, query, key_value = network.hidden_size, network.query_width, network.kv_width
     attention = hidden * (2 * query + 2 * key_value)
     matrices = 3 if network.gated else 2
-    dense = matrices * hidden * network.intermediate_size
+    dense = float(matrices * hidden * network.intermediate_size)
     if network.experts is not None:
         routed = network.experts.num_experts * network.experts.intermediate_size / expert
         dense = matrices * hidden * (routed + network.experts.shared_intermediate_size)
