@@ -53,10 +53,14 @@ class VocabShard:
     reduce: VocabReduce
 
 
+def block_elements(device_type: str) -> int:
+    """Logits at a time: few enough to stay in the cache of a CPU, or many enough to be few kernels on a device."""
+    return 2**19 if device_type == "cpu" else 2**26
+
+
 def _row_blocks(logits_TV: Tensor) -> list[slice]:
-    """Runs of rows whose fp32 temporaries stay in the cache of a CPU, or are few kernels on a device."""
-    elements = 2**19 if logits_TV.device.type == "cpu" else 2**26
-    rows = max(elements // logits_TV.shape[1], 1)
+    """Runs of rows whose fp32 temporaries live at the same time."""
+    rows = max(block_elements(logits_TV.device.type) // logits_TV.shape[1], 1)
     return [slice(first, first + rows) for first in range(0, logits_TV.shape[0], rows)]
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -72,8 +73,19 @@ def parallelize(
 ) -> ParallelModel:
     """Build this rank's part of the model with its initial weights, in the order that the package names.
 
-    The model is built on the meta device, so no rank ever holds more than its part.
+    The model is rewritten on the meta device, so no rank ever holds more than its part.
     """
+    # Until there is a device, shapes are all there is: a mode that makes fake tensors of a device comes in after.
+    with unset_fake_temporarily():
+        model = _rewritten(spec, layout, train, mesh=mesh, device=device, formats=formats)
+    model.to_empty(device=device)
+    init_weights(model, spec, train.seed, place_part)
+    return ParallelModel(model=model, executor=_executor(model, layout, train, mesh, device, formats))
+
+
+def _rewritten(
+    spec: ModelSpec, layout: Layout, train: TrainSpec, *, mesh: Mesh, device: torch.device, formats: Formats
+) -> Decoder:
     with torch.device("meta"):
         model = Decoder(spec, seq_length=train.seq_length, loss_chunk_tokens=train.loss_chunk_tokens)
         model.to(formats.stored)
@@ -86,9 +98,7 @@ def parallelize(
         apply_compile(model)
     apply_autocast(model, device.type, formats)
     apply_zero(model, mesh, formats.policy)
-    model.to_empty(device=device)
-    init_weights(model, spec, train.seed, place_part)
-    return ParallelModel(model=model, executor=_executor(model, layout, train, mesh, device, formats))
+    return model
 
 
 def _executor(

@@ -1,9 +1,9 @@
 """The ranks of a run, arranged by dimension."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
+import numpy as np
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -74,8 +74,10 @@ class Mesh:
         stages = self.layout.pipeline_stage
         if stages == 1:
             return None
-        pipelines = self.root.mesh.reshape(stages, -1).T.tolist()
-        mine, _ = dist.new_subgroups_by_enumeration([[line[0], line[-1]] for line in pipelines])
+        layout = self.layout
+        starts = [at for at in map(layout.coordinates, range(layout.world_size)) if at.pipeline == 0]
+        ends = [[layout.rank(at), layout.rank(replace(at, pipeline=stages - 1))] for at in starts]
+        mine, _ = dist.new_subgroups_by_enumeration(ends)
         return mine
 
 
@@ -89,8 +91,10 @@ def build_mesh(layout: Layout, device_type: str) -> Mesh:
     if world != layout.world_size:
         raise ValueError(f"layout {layout.short()} needs {layout.world_size} ranks, the process group has {world}")
     order = layout.mesh_order
-    ranks = torch.arange(world).reshape([layout.size(dim) for dim in order])
-    ranks = ranks.permute([order.index(dim) for dim in LOGICAL_ORDER])  # type: ignore[arg-type]
+    # Not tensors: which rank stands where is host arithmetic, also where tensors are made on a device or are fake.
+    ranks = np.arange(world).reshape([layout.size(dim) for dim in order])
+    ranks = ranks.transpose([order.index(dim) for dim in LOGICAL_ORDER])  # type: ignore[arg-type]
     ranks = ranks.reshape(layout.pipeline_stage, -1, layout.zero_shards, layout.model_parallel)
-    root = DeviceMesh(device_type, ranks.contiguous(), mesh_dim_names=("pipeline", "replicate", "shard", "model"))
+    ranks = np.ascontiguousarray(ranks)
+    root = DeviceMesh(device_type, ranks, mesh_dim_names=("pipeline", "replicate", "shard", "model"))
     return Mesh(layout=layout, root=root, rank=dist.get_rank())
