@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="keep dp, tp, pp, cp, ep, zero, mbs, vpp, recompute (none, select, all), schedule or sp (on, off)",
+        help="keep dp, tp, pp, cp, ep, zero, group, mbs, vpp, recompute (none, select, all), schedule or sp (on, off)",
     )
     parser.add_argument("--engine", default="meshwright", metavar="NAME", help="framework that will train")
     parser.add_argument("--hypothetical", action="store_true", help="also what Meshwright does not support yet")

@@ -16,7 +16,7 @@ from meshwright.spec.training import TrainSpec
 Objective = Literal["time", "memory"]
 RecomputeChoice = Literal["none", "select", "all"]
 DEGREE_KEYS = ("dp", "tp", "pp", "cp", "ep")
-NUMBER_KEYS = (*DEGREE_KEYS, "zero", "mbs", "vpp")
+NUMBER_KEYS = (*DEGREE_KEYS, "zero", "group", "mbs", "vpp")
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "recompute": get_args(RecomputeChoice),
     "schedule": get_args(PipelineSchedule),

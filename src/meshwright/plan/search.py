@@ -58,9 +58,10 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """``dp2 tp2 pp2 zero1``."""
-        ways = self.job.layout.expert_parallel
-        return self.job.layout.short() + (f" ep{ways}" if ways > 1 else "")
+        """``dp2 tp2 pp2 zero1``, with ``group8`` where ZeRO shards inside groups of 8 ranks."""
+        layout = self.job.layout
+        group = "" if layout.zero_group_size is None else f" group{layout.zero_group_size}"
+        return layout.short() + group + (f" ep{layout.expert_parallel}" if layout.expert_parallel > 1 else "")
 
 
 @dataclass(frozen=True, kw_only=True)

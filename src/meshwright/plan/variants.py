@@ -8,6 +8,7 @@ from meshwright.plan.job import Job
 from meshwright.plan.question import Question
 from meshwright.spec import rules, support
 from meshwright.spec.batch import solve_batch
+from meshwright.spec.cluster import group_on_nodes
 from meshwright.spec.layout import Layout, PipelineSchedule
 from meshwright.spec.nearest import divisors
 from meshwright.spec.training import Batch, Recompute
@@ -61,8 +62,9 @@ def variants(question: Question, illegal: list[Illegal]) -> Iterator[Variants]:
         if not frames:
             illegal.append(Illegal(layout=split, violations=problems or _why(question, split, batches[0])))
             continue
-        for zero_stage in _zero_stages(question, split):
-            jobs = tuple(replace(frame, layout=replace(frame.layout, zero_stage=zero_stage)) for frame in frames)
+        for stage, group in _sharding(question, split):
+            shards = {"zero_stage": stage, "zero_group_size": group}
+            jobs = tuple(replace(frame, layout=replace(frame.layout, **shards)) for frame in frames)  # type: ignore[arg-type]
             yield from _by_batches(question, jobs, batches, recomputes)
 
 
@@ -175,6 +177,27 @@ def _chunks(question: Question, split: Layout) -> tuple[int, ...]:
         return ()
     each, left = divmod(question.model.num_layers, split.pipeline_stage)
     return () if left else tuple(number for number in divisors(each) if 1 < number <= MOST_VIRTUAL_STAGES)
+
+
+def _sharding(question: Question, split: Layout) -> Iterator[tuple[int, int | None]]:
+    """ZeRO stages; those that shard weights also inside each node alone, with copies across nodes."""
+    fixed = question.fixed.get("group")
+    inside = _ranks_in_a_node(question, split)
+    for stage in _zero_stages(question, split):
+        if fixed is None:
+            yield stage, None
+            if stage == 3 and 1 < inside < split.zero_ranks:
+                yield stage, inside
+        elif stage > 0 and split.zero_ranks % int(fixed) == 0:
+            yield stage, int(fixed) if int(fixed) < split.zero_ranks else None
+
+
+def _ranks_in_a_node(question: Question, split: Layout) -> int:
+    """Data x context ranks that lie on one node, where every node has as many; else 1."""
+    if question.engine.family != "fsdp":
+        return 1
+    ranks, nodes = group_on_nodes(split, ("data", "context"), question.cluster.devices_per_node)
+    return ranks // nodes if ranks % nodes == 0 else 1
 
 
 def _zero_stages(question: Question, split: Layout) -> tuple[int, ...]:
