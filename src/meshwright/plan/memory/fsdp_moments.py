@@ -99,20 +99,29 @@ def _gathers(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at),
             activations=(live - 1) * stage.micro_batch_bytes + stage.below(last),
-            communication=gathering(stage, _ahead(stage, first, live)) + _message(stage, at),
+            communication=gathering(stage, _below(stage, first)) + _astray(stage, live) + _message(stage, at),
             temporaries=stage.boundary,
         )
 
 
 def _ahead(stage: Stage, first: int, live: int) -> float:
-    """Buffer of the group that backward gathers ahead of its use."""
+    """Gathered messages that backward does not use yet."""
+    return _below(stage, first) + _astray(stage, live)
+
+
+def _below(stage: Stage, first: int) -> float:
+    """Message of the group that backward gathers ahead of its use."""
     if not gathers_ahead(stage):
         return 0.0
-    group = stage.fused_layers * stage.weights.layer
-    # Forward passes of other micro-batches in between make FSDP gather one group that nothing asks for.
-    astray = group if stage.pipelined and live > 1 else 0.0
-    below = stage.own_embedding if first == 0 else group
-    return stage.formats.gathered * (below + astray)
+    below = stage.own_embedding if first == 0 else stage.fused_layers * stage.weights.layer
+    return stage.formats.gathered * below
+
+
+def _astray(stage: Stage, live: int) -> float:
+    """A group that nothing asks for: forward passes of other micro-batches in between mislead FSDP's prefetch."""
+    if not gathers_ahead(stage) or not stage.pipelined or live == 1:
+        return 0.0
+    return stage.formats.gathered * stage.fused_layers * stage.weights.layer
 
 
 def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
