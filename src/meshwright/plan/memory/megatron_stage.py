@@ -4,6 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from meshwright.plan.interleave import group_size
 from meshwright.plan.job import Job
 from meshwright.plan.memory.cut import stage_layers
 from meshwright.plan.memory.megatron_block import Style, layer_bytes
@@ -152,15 +153,14 @@ def in_flight(job: Job, stage: int) -> float:
 
     1F1B holds as many as there are stages from this one to the last (arXiv:2006.09503). The interleaved schedule
     fills ``2 (stages - stage - 1) + (chunks - 1) x group`` chunks before its first backward (Megatron-LM
-    ``pipeline_parallel/schedules.py``), a group being ``stages`` micro-batches. GPipe holds all.
+    ``pipeline_parallel/schedules.py``). GPipe holds all.
     """
     stages, batches = job.layout.pipeline_stage, job.batch.micro_batch_num
     if job.layout.pipeline_schedule == "gpipe":
         return batches
     if job.virtual_stages == 1 or stages == 1:
         return min(batches, stages - stage)
-    group = stages if batches % stages == 0 else min(batches, 2 * stages - 1)
-    chunks = 2 * (stages - stage - 1) + (job.virtual_stages - 1) * group + 1
+    chunks = 2 * (stages - stage - 1) + (job.virtual_stages - 1) * group_size(stages, batches) + 1
     return min(chunks, batches * job.virtual_stages) / job.virtual_stages
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from meshwright.plan.interleave import group_size
 from meshwright.plan.time.report import Span
 from meshwright.spec.layout import PipelineSchedule
 
@@ -204,15 +205,16 @@ def _warm_up(pipeline: Pipeline, stage: int) -> int:
     behind = pipeline.stages - 1 - stage
     if pipeline.rounds == 1:
         return behind
-    return 2 * behind + (pipeline.rounds - 1) * pipeline.stages
+    return 2 * behind + (pipeline.rounds - 1) * group_size(pipeline.stages, pipeline.micro_batches)
 
 
 def _passes(pipeline: Pipeline, stage: int, forward: bool) -> Iterator[Pass]:
-    """Passes of one direction: groups of as many micro-batches as stages go through one chunk after the other."""
+    """Passes of one direction: groups of micro-batches go through one chunk after the other."""
     chunks = range(stage, len(pipeline.forward), pipeline.stages)
     ordered: Callable[[range], Iterator[int]] = iter if forward else reversed
-    for first in range(0, pipeline.micro_batches, pipeline.stages):
-        group = range(first, min(first + pipeline.stages, pipeline.micro_batches))
+    size = group_size(pipeline.stages, pipeline.micro_batches)
+    for first in range(0, pipeline.micro_batches, size):
+        group = range(first, min(first + size, pipeline.micro_batches))
         for chunk in ordered(chunks):
             for micro_batch in group:
                 yield forward, micro_batch, chunk
