@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,20 @@ def test_wrong_requests_are_refused_before_anything_starts(bench, arguments, mes
     assert message in done.stderr
     assert "starting" not in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_two_nodes_measure_the_network_between_them(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    arguments = ("bench", "--calibrate", "--seconds", "1", "--nproc-per-node", "1", "--nnodes", "2")
+    arguments = (*arguments, "--rdzv-endpoint", f"localhost:{port}")
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(meshwright, tmp_path, *arguments, "--output", f"{name}.yaml") for name in "ab"]
+        done = [run.result() for run in runs]
+    assert [run.returncode for run in done] == [0, 0], done[0].stderr + done[1].stderr
+    (written,) = tmp_path.glob("*.yaml")
+    measured = read_hardware(written, 2)
+    assert {(one.ranks, one.nodes) for one in measured.calibration.collectives} == {(2, 2)}
+    assert measured.num_nodes == 2
+    assert sum("the node with rank 0 has the result" in run.stderr for run in done) == 1

@@ -89,6 +89,8 @@ def _calibrate(args: argparse.Namespace) -> int:
         seconds=args.seconds,
     )
     if isinstance(measured, int):
+        if measured == 0:
+            print("measured; the node with rank 0 has the result", file=sys.stderr)
         return measured
     print(json.dumps(measured.found, indent=2) if args.json else table(measured))
     if args.output is None:

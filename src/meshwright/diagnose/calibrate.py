@@ -79,8 +79,9 @@ def hardware_values(measured: Measured, start_from: str | None) -> dict[str, Any
         values["tflops"] = {name: _rounded(flops / 1e12) for name, flops in measured.best.items()}
         values["devices_per_node"] = ranks
         values["host_memory_gib"] = round(found["memory_bytes"] / GIB, 2)
-        if reached := [_bus_bandwidth(one) for one in found["collectives"] if one["nodes"] == 1]:
-            values["link"] = {"bandwidth_gb_s": _rounded(max(reached) / 1e9)}
+        for key, crosses in (("link", False), ("network", True)):
+            if reached := [_bus_bandwidth(one) for one in found["collectives"] if (one["nodes"] > 1) == crosses]:
+                values[key] = {"bandwidth_gb_s": _rounded(max(reached) / 1e9)}
     else:
         values["memory_gib"] = round(found["memory_bytes"] / GIB, 2)
         values["devices_per_node"] = max(ranks, entry.devices_per_node)
