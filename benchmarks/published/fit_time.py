@@ -70,8 +70,13 @@ def main() -> int:
 
 
 def fits(row: Row, job: Job) -> bool:
-    """Whether a row is good enough to fit to: complete, and not one whose tensor group leaves its node."""
-    return row.quality in ("A", "") and job.layout.model_parallel <= job.cluster.devices_per_node
+    """Whether a row is good enough to fit to: complete, and not one whose tensor group leaves its node.
+
+    BigScience's runs go through DeepSpeed's pipeline engine, vTrain's under the same name through Megatron's: they are
+    predicted, but not fitted to.
+    """
+    within = job.layout.model_parallel <= job.cluster.devices_per_node
+    return row.quality in ("A", "") and within and row.source != "bigscience_a100"
 
 
 def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[str, float]:

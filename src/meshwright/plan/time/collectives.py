@@ -9,7 +9,7 @@ Model, for a group of ``ranks`` that lie ``k`` to a node on ``nodes`` nodes:
 * Bandwidth ``B`` of the narrowest link in the ring: the intra-node link, or the ``k`` network shares of the
   members of a node, times `EFFICIENCY`.
 * Latency: `LAUNCH` once, and a link's ``latency`` per step of the ring; across nodes every step waits for the
-  network.
+  network, unless the share of a rank is smaller than a `SLICE`.
 * Pipelining: a ring moves a message in chunks; with the best chunk the time is ``(sqrt(W/B) + sqrt(FILL))^2``, so
   that efficiency grows with size and half of it is reached at ``W/B`` of a few `FILL`.
 * all_reduce across nodes runs as a tree where the network has one: reduce inside the node, ``log2`` steps between
@@ -35,6 +35,8 @@ LAUNCH = 25e-6
 """Seconds from the call to the first byte."""
 FILL = 3e-6
 """Seconds that fill the pipeline of chunks."""
+SLICE = 2**19
+"""Bytes in which NCCL's Simple protocol moves (a 4 MiB buffer in 8 steps)."""
 TREE_SHARE = 0.6
 """Bandwidth of a tree between nodes over that of a ring: a node's uplink carries both directions of two trees."""
 FIT_ROUNDS, BISECTIONS = 8, 60
@@ -83,7 +85,11 @@ def _seconds(collective: Collective, size: float, ranks: int, nodes: int, intra:
     if collective == "all_reduce" and inter.tree:
         return _tree(size, ranks, nodes, per_node, intra, inter)
     narrow = _narrow(per_node, intra, inter)
-    return LAUNCH + (ranks - 1) * inter.latency + _moved(sent_bytes(collective, size, ranks), narrow)
+    steps = (ranks - 1) * inter.latency
+    if size / ranks < SLICE:
+        # Low-latency protocols do not wait: a step costs what its own link does.
+        steps = nodes * inter.latency + (ranks - nodes) * intra.latency
+    return LAUNCH + steps + _moved(sent_bytes(collective, size, ranks), narrow)
 
 
 def _inside(collective: Collective, size: float, ranks: int, link: Link) -> float:

@@ -88,10 +88,10 @@ def _whole_stage(job: Job, machine: Machine, stage: Stage) -> DataTime:
     wire = _wire_bytes(job, traits)
     reduce: Collective = "reduce_scatter" if layout.zero_stage else "all_reduce"
     times = job.batch.micro_batch_num if layout.zero_stage >= 2 or traits.reduces_every_micro_batch else 1
-    reduced = [_bucketed(job, reduce, weights * wire, group, traits, share, wire) for weights, group in groups]
+    reduced = [_bucketed(job, stage, reduce, weights, wire, group, share) for weights, group in groups]
     gathered = []
     if layout.zero_stage:
-        gathered = [_bucketed(job, "all_gather", weights * 2, group, traits, share, 2) for weights, group in groups]
+        gathered = [_bucketed(job, stage, "all_gather", weights, 2, group, share) for weights, group in groups]
     sums = sum(item.seconds for item in reduced)
     exposed = _behind(job.overlap_gradients, sums, reduced, machine.constants.overlap * stage.backward.seconds)
     gather = sum(item.seconds for item in gathered)
@@ -127,11 +127,18 @@ def _behind(overlaps: bool, seconds: float, items: list[Transfer], compute: floa
 
 
 def _bucketed(
-    job: Job, collective: Collective, size: float, group: Group, traits: Traits, share: float, number_bytes: float
+    job: Job, stage: Stage, collective: Collective, weights: float, wire: float, group: Group, share: float
 ) -> Transfer:
-    # Megatron's buckets grow with the group: max(40e6, 1e6 x ranks) parameters.
-    bucket = max(traits.bucket_parameters, 1e6 * group.ranks) * number_bytes
-    count = max(1.0, size // bucket)
+    """Messages of ``weights`` parameters at ``wire`` bytes each: tensor by tensor, or in the engine's buckets."""
+    traits = traits_of(job.engine.name)
+    if traits.tensors_per_layer:
+        ends = stage.holding.first + stage.holding.last
+        count = max(1.0, float(traits.tensors_per_layer * stage.holding.layers + ends))
+    else:
+        # Megatron's buckets grow with the group: max(40e6, 1e6 x ranks) parameters; without overlap there is one.
+        bucket = max(traits.bucket_parameters, 1e6 * group.ranks) if job.overlap_gradients else weights
+        count = max(1.0, weights // max(1.0, bucket))
+    size = weights * wire
     seconds = count * message_seconds(collective, size / count, group, job.cluster, share)
     return Transfer(
         collective=collective, size=size / count, group=group, count=count, seconds=seconds, exposed=seconds

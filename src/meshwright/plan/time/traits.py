@@ -28,6 +28,7 @@ class Traits:
             times as long on logits of 50257 columns at tensor degree 1 as their share at 2, 4 and 8.
         default_dropout: dropout of the framework's default arguments where the network does not say.
         reduced_bytes: bytes per gradient on the wire with bf16 compute; ``reduced_bytes_fp16`` with fp16.
+        tensors_per_layer: gradients and weights travel tensor by tensor, so many to a layer; 0 is in buckets.
         bucket_parameters: parameters whose gradients travel as one message.
         reduces_every_micro_batch: gradients are reduced after every micro-batch at any ZeRO stage.
     """
@@ -47,6 +48,7 @@ class Traits:
     default_dropout: bool = False
     reduced_bytes: float = 4.0
     reduced_bytes_fp16: float = 4.0
+    tensors_per_layer: int = 0
     bucket_parameters: float = 40e6
     reduces_every_micro_batch: bool = False
 
@@ -94,11 +96,12 @@ TRAITS: dict[EngineName, Traits] = {
         reduced_bytes_fp16=2,
         bucket_parameters=1e12,
     ),
-    # nanotron: column and row linear layers with tp_linear_async_communication, FP32GradientAccumulator, torch fused
-    # AdamW, RMSNorm and RoPE kernels of flash-attn, cross entropy in fp32 over sharded logits.
-    "nanotron": Traits(
-        fused_rope=True, accumulate_bytes=10, tensor_overlap=True, optimizer_bytes=_ADAM, bucket_parameters=6.25e6
-    ),
+    # nanotron: the sweep's tensor-parallel messages show no overlap in spite of tp_linear_async_communication.
+    # FP32GradientAccumulator, torch fused
+    # AdamW, RMSNorm and RoPE kernels of flash-attn, cross entropy in fp32 over sharded logits; gradients and weights in
+    # one coalesced call per bucket or step, which NCCL runs as a ring per tensor (fused qkv, o, fused gate and up, down
+    # and two norms).
+    "nanotron": Traits(fused_rope=True, accumulate_bytes=10, optimizer_bytes=_ADAM, tensors_per_layer=6),
     "deepspeed": Traits(accumulate_bytes=8, optimizer_bytes=_ADAM + 6),
     # MindFormers: whole graph compiled, operators fused by the Ascend graph engine.
     "mindformers": Traits(fused_elementwise=True, fused_rope=True, accumulate_bytes=8, optimizer_bytes=_ADAM),
