@@ -50,6 +50,7 @@ def answer(model: str | ModelSpec, devices: int, hardware: str, **others: Any) -
 
 
 def only(found: Answer) -> Candidate:
-    """The one layout that a fixed question is about, whether it fits or not."""
-    (candidate,) = (*found.fitting, *found.tight, *found.over)
+    """The one layout that a fixed question is about, whether it fits or not; sharded over all ranks."""
+    everything = (*found.fitting, *found.tight, *found.over)
+    (candidate,) = (one for one in everything if one.job.layout.zero_group_size is None)
     return candidate

@@ -162,6 +162,14 @@ def test_engines_are_searched_on_their_own_terms() -> None:
         assert 32 % (job.layout.pipeline_stage * job.virtual_stages) == 0
 
 
+def test_weights_are_sharded_inside_nodes_or_over_all_ranks() -> None:
+    found = answer("llama2-7b", 32, "a100-80g", batch=32, seq=2048, fix="tp=2,pp=1,zero=3")
+    groups = {candidate.job.layout.zero_group_size for candidate in found.fitting}
+    assert groups == {None, 4}, "4 of the 16 data ranks share a node of 8 devices at tensor degree 2"
+    only_inside = answer("llama2-7b", 32, "a100-80g", batch=32, seq=2048, fix="tp=2,pp=1,zero=3,group=4")
+    assert {candidate.name for candidate in only_inside.fitting} == {"dp16 tp2 zero3 group4"}
+
+
 def test_70b_on_1024_devices_in_well_under_two_seconds() -> None:
     asked = question("llama3-70b", 1024, "h100", batch=1024, seq=8192)
     search(asked)

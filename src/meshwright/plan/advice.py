@@ -100,7 +100,8 @@ def _uncut(answer: Answer, best: Candidate) -> Iterator[str]:
         nearest = next((candidate for candidate in answer.over if _is_uncut(candidate)), None)
         if nearest is not None:
             yield (
-                f"data parallel alone does not fit ({nearest.name} needs {gib(nearest.needed)}): the model must be cut"
+                f"data parallel alone does not fit ({nearest.name} needs {gib(nearest.needed)} at"
+                f" {nearest.memory.worst.peak.name}): the model must be cut"
             )
     elif best is whole and cut is not None:
         yield (

@@ -26,7 +26,8 @@ class Lever:
 
     Attributes:
         change: in words, such as ``recompute everything``.
-        supported: whether Meshwright trains it today, or the engine asked about does.
+        supported: whether Meshwright trains it today; true for other engines, and where the layout before the change
+            was one that Meshwright does not train.
         saves: bytes per device less than before.
         costs: seconds per step more than before.
     """
@@ -42,6 +43,7 @@ def levers(question: Question, base: Candidate) -> list[Lever]:
     """Every single change that saves memory: those after which it fits first, the fastest of them first."""
     reference = base if base.time else predict(question, base.job)
     found = []
+    asked_for = not _supported(question, base.job)
     for change, job in _changes(question, base.job):
         if not _legal(question, job):
             continue
@@ -49,7 +51,7 @@ def levers(question: Question, base: Candidate) -> list[Lever]:
         lever = Lever(
             change=change,
             candidate=candidate,
-            supported=_supported(question, job),
+            supported=asked_for or _supported(question, job),
             saves=reference.needed - candidate.needed,
             costs=candidate.seconds - reference.seconds,
         )

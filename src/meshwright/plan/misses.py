@@ -13,6 +13,7 @@ from meshwright.spec.layout import Layout
 from meshwright.spec.violation import Violation
 
 STATES: tuple[Category, ...] = ("weights", "gradients", "optimizer")
+LOADING = "loading"
 OVER_MEMORY, BROKEN_RULES = 3, 3
 DEGREE = re.compile(r"([a-z]+)(\d+)")
 
@@ -65,6 +66,9 @@ def _nearest_over(answer: Answer) -> list[Candidate]:
 def _binding(candidate: Candidate) -> str:
     worst, limit = candidate.memory.worst, candidate.limit
     parts = worst.peak.parts
+    if worst.peak.name == LOADING and len(worst.moments) > 1:
+        training = max(moment.total for moment in worst.moments if moment.name != LOADING)
+        return f"loading takes {gib(worst.allocated)}, before weights are sharded; training {gib(training)}"
     states = {category: parts.get(category, 0.0) for category in STATES}
     for category, size in sorted(states.items(), key=lambda item: -item[1]):
         if size > limit:
