@@ -13,7 +13,6 @@ from meshwright.spec.cluster import Calibration, Cluster, CollectiveTime
 DEVICES = (
     ("H100-SXM 96GB", "h100-96g"),
     ("H100-SXM-96GB", "h100-96g"),
-    ("H100 PCIe", "h100-pcie-80g"),
     ("H100", "h100-80g"),
     ("H800", "h800-80g"),
     ("H200", "h200-141g"),
@@ -25,17 +24,26 @@ DEVICES = (
     ("A100-SXM-40GB", "a100-40g"),
     ("A100-40GB", "a100-40g"),
     ("A100 40", "a100-40g"),
-    ("A100-PCIe", "a100-pcie-80g"),
     ("A100", "a100-80g"),
     ("A800", "a800-80g"),
     ("A10G", "a10g"),
     ("910B", "ascend-910b-64g"),
-    ("910C", "ascend-910c-128g"),
+    ("910C", "ascend-910c-64g"),
     ("RTX 4090", "rtx-4090"),
     ("A6000", "rtx-a6000"),
     ("L40S", "l40s"),
+    ("V100", "v100-32g"),
+    ("RTX 3090", "rtx-3090"),
     ("MI300X", "mi300x"),
 )
+PCIE = ("a100-pcie-80g", "h100-pcie-80g")
+# The same name with another memory size, where a column tells it apart.
+SIZES = {
+    ("a100-80g", 40): "a100-40g",
+    ("h100-80g", 94): "h100-nvl-94g",
+    ("h100-80g", 96): "h100-96g",
+    ("ascend-910b-64g", 32): "ascend-910a-32g",
+}
 """Bytes/s per device between nodes, where the publication says so; otherwise the catalogue's typical network."""
 NODE_NETWORK = {
     "vtrain_a100": 800e9 / 8,
@@ -48,10 +56,7 @@ NODE_NETWORK = {
 
 def cluster_of(row: Row) -> Cluster:
     """Devices and links of a row. Raises Skip for a device that is not in the catalogue."""
-    gpu = row.text("gpu")
-    name = next((name for part, name in DEVICES if part.lower() in gpu.lower()), None)
-    if name is None:
-        raise Skip(f"device not in the catalogue: {gpu or 'not stated'}")
+    gpu, name = row.text("gpu"), _device_name(row)
     try:
         # NVL72: rows count the devices of a host, but NVLink joins 18 hosts.
         per_node = None if hardware(name).devices_per_node > 8 else row.whole("gpus_per_node", 8)
@@ -63,6 +68,17 @@ def cluster_of(row: Row) -> Cluster:
     if node is None or (row.source == "mosaic_llmfoundry" and "A100" not in gpu):
         return cluster
     return replace(cluster, inter=replace(cluster.inter, bandwidth=node / cluster.devices_per_node))
+
+
+def _device_name(row: Row) -> str:
+    gpu = row.text("gpu")
+    name = next((name for part, name in DEVICES if part.lower() in gpu.lower()), None)
+    if name is None:
+        raise Skip(f"device not in the catalogue: {gpu or 'not stated'}")
+    if "pcie" in gpu.lower() and f"{name.partition('-')[0]}-pcie-80g" in PCIE:
+        name = f"{name.partition('-')[0]}-pcie-80g"
+    memory = row.number("gpu_mem_gb")
+    return SIZES.get((name, int(memory)), name) if memory else name
 
 
 NODE_SET = re.compile(r"node-set 256MB bw GB/s AR=([\d.]+) AG=([\d.]+) RS=([\d.]+)")
