@@ -5,10 +5,11 @@ tensors are dropped after the node that used them has run, gradients of activati
 Letters are those of `decoder_block`.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from meshwright.plan.memory.decoder_block import Block, head_norm_ops
+from meshwright.plan.memory.decoder_block import Block, Keep, head_input, head_norm_ops, kept, remade
 
 Event = tuple[float, float, float]
 """Change of temporaries, of dropped saved tensors, and of weight gradients (elements)."""
@@ -123,7 +124,6 @@ def _attention_backward(b: Block) -> list[Event]:
     ]
 
 
-@lru_cache(maxsize=4096)
 def backward_events(b: Block) -> tuple[Event, ...]:
     """Rise and fall of memory over the backward pass of a block whose saved tensors are all there."""
     return (
@@ -137,7 +137,6 @@ def backward_events(b: Block) -> tuple[Event, ...]:
     )
 
 
-@lru_cache(maxsize=4096)
 def backward_pass(b: Block, gradients_stay: bool) -> Pass:
     """The worst moment of the backward pass.
 
@@ -147,7 +146,6 @@ def backward_pass(b: Block, gradients_stay: bool) -> Pass:
     return _worst(b, backward_events(b), gradients_stay)
 
 
-@lru_cache(maxsize=4096)
 def final_norm_pass(b: Block) -> Pass:
     """The worst moment of the backward pass of the final norm, from the gradient that the head gives it."""
     return _worst(b, ((b.G, 0, 0), *_enter_backward(b), *_norm_backward(b)), True)
@@ -162,3 +160,39 @@ def _worst(b: Block, events: tuple[Event, ...], gradients_stay: bool) -> Pass:
         if temporaries - freed + gradient > worst:
             worst, best = temporaries - freed + gradient, Pass(temporaries, freed, gradient)
     return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockMemory:
+    """Bytes of one block and one micro-batch.
+
+    Attributes:
+        kept: until backward, by a layer that is not recomputed whole; ``kept_whole`` by one that is.
+        remade: by either, once backward has made what was dropped again.
+        backward: the worst moment where weight gradients stay; ``backward_in_place`` where they are added to others.
+        head: from the final norm to its backward; ``final_norm`` is the worst moment of that.
+    """
+
+    kept: float
+    kept_whole: float
+    remade: float
+    remade_whole: float
+    backward: Pass
+    backward_in_place: Pass
+    head: float
+    final_norm: Pass
+
+
+@lru_cache(maxsize=4096)
+def block_memory(b: Block, keep: Keep) -> BlockMemory:
+    """What a block needs whose layers keep ``keep`` unless they are recomputed whole."""
+    return BlockMemory(
+        kept=kept(b, keep),
+        kept_whole=kept(b, "input"),
+        remade=remade(b, keep),
+        remade_whole=remade(b, "input"),
+        backward=backward_pass(b, True),
+        backward_in_place=backward_pass(b, False),
+        head=head_input(b),
+        final_norm=final_norm_pass(b),
+    )

@@ -232,7 +232,6 @@ def _feed_forward_ops(b: Block) -> list[Op]:
     ]
 
 
-@lru_cache(maxsize=4096)
 def kept(b: Block, keep: Keep) -> float:
     """Bytes of one block that live until its backward pass, its input included where something reads it."""
     if keep == "autograd":
@@ -258,7 +257,6 @@ def _held(b: Block, keep: Keep) -> list[Op]:
     return [op for op in ops if op.kind not in keep]
 
 
-@lru_cache(maxsize=4096)
 def remade(b: Block, keep: Keep) -> float:
     """Bytes of one block once backward has made its dropped tensors again.
 
@@ -271,7 +269,6 @@ def remade(b: Block, keep: Keep) -> float:
     return all_saved + sum(op.size for op in _held(b, keep) if op.name.startswith(("down projection", "block output")))
 
 
-@lru_cache(maxsize=4096)
 def head_input(b: Block) -> float:
     """Bytes that live from the final norm to its backward: its input and what the head reads."""
     return _input(b) + sum(op.size for op in _norm_ops(b, "final norm") if op.kept)

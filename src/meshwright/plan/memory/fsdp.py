@@ -12,16 +12,16 @@ from meshwright.plan.memory.report import StageMemory
 
 def stages(job: Job, numbers: Container[int] | None = None) -> tuple[StageMemory, ...]:
     """Memory of each pipeline stage, or of those in ``numbers``."""
-    return tuple(_memory(stage) for stage in stages_of(job) if numbers is None or stage.number in numbers)
+    return tuple(_memory(stage) for stage in stages_of(job, numbers))
 
 
 def _memory(stage: Stage) -> StageMemory:
     adapter = stage.job.adapter
     found = moments(stage) if adapter is None else adapter_moments(stage, adapter)
-    live = StageMemory(stage=stage.number, moments=found)
+    peak = max(found, key=lambda moment: moment.total)
     return StageMemory(
         stage=stage.number,
         moments=found,
-        slack=slack(stage, live.peak),
+        slack=slack(stage, peak),
         device_constant=context(stage),
     )

@@ -4,8 +4,6 @@ Loading is a moment of its own: weights that are quantised on the device pass ov
 """
 
 from meshwright.plan.job import Adapter
-from meshwright.plan.memory.block_backward import backward_pass
-from meshwright.plan.memory.decoder_block import head_input, remade
 from meshwright.plan.memory.fsdp_loss import loss_temporaries
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.report import Moment
@@ -30,8 +28,8 @@ def adapter_moments(stage: Stage, adapter: Adapter) -> tuple[Moment, ...]:
     }
     top = len(stage.layers) - 1
     held = stage.in_flight[0][0] * stage.below(top)
-    worst = backward_pass(stage.block, True)
-    again = remade(stage.block, stage.keep_at(top)) - stage.layer_bytes(top) - worst.freed
+    worst = stage.sizes.backward
+    again = stage.remade_bytes(top) - stage.layer_bytes(top) - worst.freed
     moments = [
         Moment(
             name="loading", parts={"weights": _loading(stage, adapter, whole, shards), "temporaries": _widest(stage)}
@@ -43,7 +41,7 @@ def adapter_moments(stage: Stage, adapter: Adapter) -> tuple[Moment, ...]:
     ]
     if stage.last:
         forward, backward = loss_temporaries(stage)
-        parts = {**start, "activations": held + head_input(stage.block), "logits": stage.logits}
+        parts = {**start, "activations": held + stage.sizes.head, "logits": stage.logits}
         moments.insert(1, Moment(name="loss", parts={**parts, "temporaries": max(forward, backward)}))  # type: ignore[dict-item]
     return tuple(moments)
 

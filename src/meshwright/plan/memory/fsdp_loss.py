@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from meshwright.plan.memory.block_backward import final_norm_pass
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.fsdp_states import (
     InBackward,
+    at_layer,
     autocast_copies,
-    base,
     gathered_weights,
     gathering,
     gathers_ahead,
@@ -25,22 +24,21 @@ BLOCK_ELEMENTS = {True: 2**19, False: 2**26}
 def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
     """Forward of the loss, its backward, and the backward of the head."""
     top = len(stage.layers) - 1
-    at = InBackward(index=top, later=later)
+    at = at_layer(stage, top, later)
     block, formats = stage.block, stage.formats
-    start = base(stage)
     held = (live - 1) * stage.micro_batch_bytes + stage.below(top) + stage.head_bytes
     # GPipe has made the logits of all micro-batches before the first backward.
     waiting = 0.0 if stage.chunk else (live - 1) * stage.logits
     weights = _gathered(stage, at) + autocast_copies(stage, len(stage.layers))
     weights += 2 * stage.weights.head if block.autocast else 0.0
-    older = gradients(stage, at) - (0.0 if at.in_place(stage) else _made_by_head(stage, at))
+    older = gradients(stage, at) - (0.0 if at.in_place(stage) else stage.formats.gradient * stage.head_elements)
     message = formats.reduced * leftover_reduction(stage, later)
     forward, backward = loss_temporaries(stage)
 
     def now(name: str, *, logits: float, scratch: float, made: float = 0.0, ahead: float = 0.0) -> Moment:
         return moment(
+            stage,
             name,
-            start,
             weights=weights,
             gradients=older + made,
             activations=held - waiting,
@@ -55,7 +53,7 @@ def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
     # Chunks leave their gradients of the hidden states until all are there, and sum those of the head.
     earlier = made if stage.chunk else 0.0
     hidden = 2 * block.G if stage.chunk else block.G
-    norm = final_norm_pass(block)
+    norm = stage.sizes.final_norm
     yield now("loss", logits=stage.logits, scratch=forward, ahead=forward_message)
     if ahead:
         yield now("gathering the top layer", logits=stage.logits, scratch=0.0, ahead=gathering(stage, ahead))
@@ -68,12 +66,6 @@ def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
         yield now(
             "backward of the final norm", logits=0.0, scratch=norm.temporaries - norm.freed, made=made, ahead=ahead
         )
-
-
-def _made_by_head(stage: Stage, at: InBackward) -> float:
-    if not stage.wrapped and at.later:
-        return 0.0
-    return stage.formats.gradient * (stage.weights.norm + (stage.weights.head or stage.weights.embedding))
 
 
 def _gathered(stage: Stage, at: InBackward) -> float:

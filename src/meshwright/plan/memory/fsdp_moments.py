@@ -8,14 +8,14 @@ viewed; gradients that are not reduced yet are accumulated in the reduction dtyp
 
 from collections.abc import Iterator
 
-from meshwright.plan.memory.block_backward import Pass, backward_pass
-from meshwright.plan.memory.decoder_block import remade
 from meshwright.plan.memory.fsdp_loss import loss_moments
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.fsdp_states import (
     InBackward,
+    after_layers,
+    at_layer,
+    at_reduction,
     autocast_copies,
-    base,
     gathered_weights,
     gathering,
     gathers_ahead,
@@ -58,17 +58,16 @@ def _turning_points(stage: Stage) -> list[int]:
 
 def _layer(stage: Stage, index: int, live: int, later: bool) -> Moment:
     """The worst moment of the backward pass of one layer."""
-    at = InBackward(index=index, later=later)
-    block = stage.block
-    worst: Pass = backward_pass(block, not at.in_place(stage))
-    again = remade(block, stage.keep_at(index)) - stage.layer_bytes(index)
+    at = at_layer(stage, index, later)
+    worst = stage.sizes.backward_in_place if at.in_place(stage) else stage.sizes.backward
+    again = stage.remade_bytes(index) - stage.layer_bytes(index)
     held = (live - 1) * stage.micro_batch_bytes + stage.below(index) + again - worst.freed
     # The stage's output lives until its backward has ended.
     received = 0.0 if stage.last else stage.boundary
     first, _ = stage.group_of(index)
     return moment(
+        stage,
         f"backward of layer {stage.layers[index]}",
-        base(stage),
         weights=gathered_weights(stage, at) + autocast_copies(stage, index + 1),
         gradients=gradients(stage, at) + worst.gradients,
         activations=held + received,
@@ -81,10 +80,9 @@ def _message(stage: Stage, at: InBackward) -> float:
     """The message of the group above, which lives until the next one is filled."""
     if not reduces(stage):
         return 0.0
-    _, last = stage.group_of(at.index)
-    if last + 1 == len(stage.layers):
+    if not at.done:
         return stage.formats.reduced * leftover_reduction(stage, at.later)
-    return stage.formats.reduced * (stage.group_of(last + 1)[1] - last) * stage.weights.layer
+    return stage.formats.reduced * min(at.done, stage.fused_layers) * stage.weights.layer
 
 
 def _gathers(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
@@ -92,10 +90,10 @@ def _gathers(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
     top = len(stage.layers) - 1
     for index in {top, max(stage.group_of(top)[0] - 1, 0)}:
         first, last = stage.group_of(index)
-        at = InBackward(index=last, later=later)
+        at = at_layer(stage, last, later)
         yield moment(
+            stage,
             f"gathering below layer {stage.layers[first]}",
-            base(stage),
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at),
             activations=(live - 1) * stage.micro_batch_bytes + stage.below(last),
@@ -128,13 +126,13 @@ def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
     """Reducing the gradients of the top and of the bottom group of layers."""
     top = len(stage.layers) - 1
     for first, last in {stage.group_of(top), stage.group_of(0)}:
-        at = InBackward(index=first - 1, later=later, group_done=(first, last))
+        at = at_reduction(stage, (first, last), later)
         elements = (last - first + 1) * stage.weights.layer
         held = (live - 1) * stage.micro_batch_bytes + stage.below(first - 1)
         whole, buffers = _reduction(stage, at, elements, stage.weights.down)
         yield moment(
+            stage,
             f"reduction of layer {stage.layers[first]}",
-            base(stage),
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at) + whole,
             activations=held,
@@ -161,13 +159,13 @@ def _reduction(stage: Stage, at: InBackward, elements: float, final: float) -> t
 
 def _embedding(stage: Stage, live: int, later: bool) -> Moment:
     """The dense gradient of the embedding, after the backward of all layers."""
-    at = InBackward(index=-1, later=later)
+    at = after_layers(stage, later)
     made = stage.formats.gradient * stage.weights.embedding
     _, last = stage.group_of(0)
     waiting = stage.formats.reduced * (last + 1) * stage.weights.layer if reduces(stage) else 0.0
     return moment(
+        stage,
         "backward of the embedding",
-        base(stage),
         weights=gathered_weights(stage, at),
         gradients=gradients(stage, at) + made,
         activations=(live - 1) * stage.micro_batch_bytes,
@@ -190,7 +188,7 @@ def _last_reduction(stage: Stage, live: int, later: bool) -> tuple[Moment, ...]:
     elements = max(stage.root, stage.own_embedding, layers if deferred else 0.0)
     if elements == 0.0:
         return ()
-    at = InBackward(index=-1, later=later)
+    at = after_layers(stage, later)
     final = stage.weights.down if elements == layers else stage.weights.embedding
     whole, buffers = _reduction(stage, at, elements, final)
     # Root and embedding come before the layers.
@@ -202,8 +200,8 @@ def _last_reduction(stage: Stage, live: int, later: bool) -> tuple[Moment, ...]:
     if later and stage.zero >= 2:
         finished = stage.formats.stored * stage.elements / stage.shards
     last_moment = moment(
+        stage,
         "last reductions",
-        base(stage),
         weights=stage.formats.gathered * (gathered if stage.zero <= 2 else others),
         gradients=whole + unreduced * pending + finished,
         activations=0.0 if deferred else (live - 1) * stage.micro_batch_bytes,
@@ -217,4 +215,4 @@ def _optimizer(stage: Stage) -> Moment:
     each = stage.elements / stage.shards
     kept_gradients = stage.formats.stored if stage.wrapped else stage.formats.gradient
     temporary = stage.formats.stored * each if stage.traits.foreach_optimizer else 0.0
-    return moment("optimizer step", base(stage), gradients=kept_gradients * each, temporaries=temporary)
+    return moment(stage, "optimizer step", gradients=kept_gradients * each, temporaries=temporary)

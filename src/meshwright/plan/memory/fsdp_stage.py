@@ -1,205 +1,198 @@
 """One pipeline stage of a job under FSDP: its weights by group, its layers, and the micro-batches in flight."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field, replace
 
 from meshwright.plan.job import Job
-from meshwright.plan.memory.decoder_block import Block, Keep, head_input, kept
+from meshwright.plan.memory.block_backward import BlockMemory, block_memory
+from meshwright.plan.memory.cut import stage_layers
+from meshwright.plan.memory.decoder_block import Block
 from meshwright.plan.memory.fsdp_traits import LEVELS, TRAITS, Formats, Traits, block_of, keep_of, on_host
 from meshwright.plan.memory.fsdp_weights import Weights, weights_of
-from meshwright.spec.layers import layer_map
+
+Flight = tuple[tuple[int, bool], ...]
+"""Candidates for the fullest moment: micro-batches whose activations live, and whether an earlier one has left
+gradients."""
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Stage:
-    """What the memory of one stage depends on. Weights count elements on one rank of the tensor group.
+    """What the memory of one stage depends on. Weights count elements on one rank of the tensor group, sizes bytes.
+
+    A search makes one for each layout: attributes are worked out once, when it is made.
 
     Attributes:
-        layers: layer numbers.
         number: position in the pipeline.
+        layers: layer numbers.
+        sizes: what one layer keeps and needs.
+        first / last: whether it embeds tokens, and whether it ends in head and loss.
+        pipelined: there are other stages.
+        host: it runs on a CPU.
+        wrapped: FSDP holds the weights; a run that neither shards nor casts has plain ones.
+        shards: ways that sharded states are cut.
+        fused_layers: layers of one group.
+        embedding_here: it holds the embedding matrix, which a tied head shares.
+        own_embedding: elements of the embedding where it is a group of its own.
+        root: elements of the root group: final norm and head, and the embedding where it is not a group.
+        head_elements: elements whose gradients the head makes.
+        blocks / elements: elements of all blocks, and of all weights.
+        boundary: hidden states between stages, one micro-batch.
+        received_input: the first layer's input where it is a receive buffer, counted there and not with the layer.
+        columns: vocabulary columns on one rank.
+        chunk: tokens of a loss chunk, where the loss is cut into chunks.
+        logits: those that exist at once, in the compute dtype.
+        head_bytes: what final norm and head keep of one micro-batch, logits apart.
+        micro_batch_bytes: what one micro-batch in flight keeps on this stage.
+        stored_bytes / optimizer_bytes: this rank's shard of the weights, and its optimizer states on the device.
+        input_bytes: token ids, labels and rotary tables.
+        receive_bytes: torch's pipeline stages own a buffer for each micro-batch and direction
+            (torch/distributed/pipelining/stage.py, ``_prepare_forward_infra``).
     """
 
     job: Job
     number: int
-    layers: tuple[int, ...]
+    layers: range
     block: Block
-    keep: Keep
+    sizes: BlockMemory
     weights: Weights
     formats: Formats
     traits: Traits
+    first: bool = field(init=False)
+    last: bool = field(init=False)
+    pipelined: bool = field(init=False)
+    host: bool = field(init=False)
+    micro_batches: int = field(init=False)
+    zero: int = field(init=False)
+    shards: int = field(init=False)
+    wrapped: bool = field(init=False)
+    fused_layers: int = field(init=False)
+    all_alike: bool = field(init=False)
+    embedding_here: bool = field(init=False)
+    own_embedding: float = field(init=False)
+    root: float = field(init=False)
+    head_elements: float = field(init=False)
+    blocks: float = field(init=False)
+    elements: float = field(init=False)
+    boundary: float = field(init=False)
+    received_input: float = field(init=False)
+    columns: float = field(init=False)
+    chunk: int | None = field(init=False)
+    logits: float = field(init=False)
+    head_bytes: float = field(init=False)
+    micro_batch_bytes: float = field(init=False)
+    in_flight: Flight = field(init=False)
+    stored_bytes: float = field(init=False)
+    optimizer_bytes: float = field(init=False)
+    input_bytes: float = field(init=False)
+    receive_bytes: float = field(init=False)
 
-    @property
-    def first(self) -> bool:
-        """Whether it embeds tokens."""
-        return self.number == 0
+    def __post_init__(self) -> None:
+        job, layout = self.job, self.job.layout
+        self.first, self.last = self.number == 0, self.number == layout.pipeline_stage - 1
+        self.pipelined, self.host = layout.pipeline_stage > 1, on_host(job)
+        self.micro_batches, self.zero, self.shards = job.batch.micro_batch_num, layout.zero_stage, layout.zero_shards
+        self.wrapped = layout.zero_ranks > 1 or self.formats.casts
+        fusion = layout.comm_fusion if job.engine.name == "meshwright" else 1
+        self.fused_layers = max(1, min(fusion, len(self.layers)))
+        self.all_alike = isinstance(job.recompute.layers, str)
+        self._count_weights()
+        self._size_activations()
+        self._size_base()
+        self.in_flight = self._in_flight()
 
-    @property
-    def last(self) -> bool:
-        """Whether it ends in head and loss."""
-        return self.number == self.job.layout.pipeline_stage - 1
+    def _count_weights(self) -> None:
+        weights, tied = self.weights, self.job.network.tied
+        self.embedding_here = self.first or (self.last and tied)
+        grouped = tied or self.traits.root_embedding or not self.first
+        self.own_embedding = 0.0 if grouped else weights.embedding
+        self.root = weights.norm + weights.head if self.last else 0.0
+        self.root += weights.embedding if self.embedding_here and not self.own_embedding else 0.0
+        self.head_elements = weights.norm + (weights.head or weights.embedding) if self.last else 0.0
+        self.blocks = len(self.layers) * weights.layer
+        self.elements = self.root + self.own_embedding + self.blocks
 
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of a step."""
-        return self.job.batch.micro_batch_num
-
-    @property
-    def pipelined(self) -> bool:
-        """Whether there are other stages."""
-        return self.job.layout.pipeline_stage > 1
-
-    @cached_property
-    def host(self) -> bool:
-        """Whether it runs on a CPU."""
-        return on_host(self.job)
-
-    @cached_property
-    def zero(self) -> int:
-        """ZeRO stage."""
-        return self.job.layout.zero_stage
-
-    @cached_property
-    def shards(self) -> int:
-        """Ways that sharded states are cut."""
-        return self.job.layout.zero_shards
-
-    @cached_property
-    def wrapped(self) -> bool:
-        """Whether FSDP holds the weights; a run that neither shards nor casts has plain ones."""
-        return self.job.layout.zero_ranks > 1 or self.formats.casts
-
-    @cached_property
-    def embedding_here(self) -> bool:
-        """Whether the stage holds the embedding matrix, which a tied head shares."""
-        return self.first or (self.last and self.job.network.tied)
-
-    @cached_property
-    def own_embedding(self) -> float:
-        """Elements of the embedding where it is a group of its own."""
-        grouped = self.job.network.tied or self.traits.root_embedding
-        return 0.0 if grouped or not self.first else self.weights.embedding
-
-    @cached_property
-    def root(self) -> float:
-        """Elements of the root group: final norm and head, and the embedding where it is not a group."""
-        elements = (self.weights.norm + self.weights.head) if self.last else 0.0
-        return elements + (self.weights.embedding if self.embedding_here and not self.own_embedding else 0.0)
-
-    @cached_property
-    def blocks(self) -> float:
-        """Elements of all blocks."""
-        return len(self.layers) * self.weights.layer
-
-    @cached_property
-    def elements(self) -> float:
-        """Elements of all weights of the stage."""
-        return self.root + self.own_embedding + self.blocks
-
-    @cached_property
-    def fused_layers(self) -> int:
-        """Layers of one group."""
-        return min(self.job.layout.comm_fusion, len(self.layers)) if self.job.engine.name == "meshwright" else 1
-
-    def group_of(self, index: int) -> tuple[int, int]:
-        """First and last index of the layers that travel with the layer at ``index`` of the stage."""
-        first = index - index % self.fused_layers
-        return first, min(first + self.fused_layers, len(self.layers)) - 1
-
-    @cached_property
-    def boundary(self) -> float:
-        """Bytes of the hidden states between stages, one micro-batch."""
-        return self.block.R
-
-    @cached_property
-    def whole(self) -> tuple[bool, ...]:
-        """Whether each layer is recomputed whole."""
-        return tuple(self.job.recompute.whole(layer) for layer in self.layers)
-
-    @cached_property
-    def all_alike(self) -> bool:
-        """Whether the layers keep the same."""
-        return all(self.whole) or not any(self.whole)
-
-    def layer_bytes(self, index: int) -> float:
-        """Bytes of one micro-batch that the layer at ``index`` keeps until backward."""
-        return kept(self.block, self.keep_at(index))
-
-    def keep_at(self, index: int) -> Keep:
-        """What the layer at ``index`` keeps."""
-        return "input" if self.whole[index] else self.keep
-
-    def below(self, index: int) -> float:
-        """Bytes of one micro-batch that the layers up to ``index`` keep, none at -1."""
-        if index < 0:
-            return 0.0
-        if self.all_alike:
-            total = (index + 1) * self.layer_bytes(0)
+    def _size_activations(self) -> None:
+        block, chunk = self.block, self.job.loss_chunk_tokens
+        self.boundary = block.R
+        reads_input = self.layers and (self.whole(0) or block.residual == 4 or block.norm == "fused")
+        self.received_input = self.boundary if reads_input and not self.first else 0.0
+        self.columns = self.weights.columns if self.last else 0.0
+        self.chunk = chunk if chunk is not None and chunk < block.tokens else None
+        self.logits = (self.chunk or block.tokens) * self.columns * block.compute
+        self.head_bytes = self.sizes.head if self.last else 0.0
+        self.micro_batch_bytes = self.below(len(self.layers) - 1)
+        if self.last:
+            self.micro_batch_bytes += self.head_bytes + (0.0 if self.chunk else self.logits)
         else:
-            total = sum(self.layer_bytes(at) for at in range(index + 1))
-        return total - self.received_input
+            self.micro_batch_bytes += self.boundary
 
-    @cached_property
-    def received_input(self) -> float:
-        """The first layer's input where it is a receive buffer and counted there."""
-        input_kept = self.whole[0] or self.block.residual == 4 or self.block.norm == "fused"
-        return self.boundary if not self.first and input_kept else 0.0
+    def _size_base(self) -> None:
+        block, count = self.block, self.micro_batches
+        self.stored_bytes = self.formats.stored * self.elements / self.shards
+        self.optimizer_bytes = 0.0 if self.job.offload_optimizer else 2 * self.stored_bytes
+        tables = 8.0 * block.positions * block.head_dim if block.rope else 0.0
+        self.input_bytes = 16.0 * block.tokens * count + tables
+        self.receive_bytes = ((not self.first) + (not self.last)) * count * self.boundary
 
-    @cached_property
-    def columns(self) -> float:
-        """Vocabulary columns on one rank."""
-        return self.weights.columns if self.last else 0.0
-
-    @cached_property
-    def chunk(self) -> int | None:
-        """Tokens of a loss chunk, where the loss is cut into chunks."""
-        chunk = self.job.loss_chunk_tokens
-        return chunk if chunk is not None and chunk < self.block.tokens else None
-
-    @cached_property
-    def logits(self) -> float:
-        """Bytes of the logits that exist at once, in the compute dtype."""
-        return (self.chunk or self.block.tokens) * self.columns * self.block.compute
-
-    @cached_property
-    def head_bytes(self) -> float:
-        """Bytes of one micro-batch that final norm and head keep, logits apart."""
-        return head_input(self.block) if self.last else 0.0
-
-    @cached_property
-    def micro_batch_bytes(self) -> float:
-        """Bytes that one micro-batch in flight keeps on this stage."""
-        held = self.below(len(self.layers) - 1)
-        if not self.last:
-            return held + self.boundary
-        return held + self.head_bytes + (0.0 if self.chunk else self.logits)
-
-    @cached_property
-    def in_flight(self) -> tuple[tuple[int, bool], ...]:
-        """Candidates for the fullest moment: micro-batches whose activations live, and whether gradients of an
-        earlier one do.
-
-        1F1B holds ``stages - stage`` of them (arXiv:2104.04473 section 2.2), GPipe all. Interleaved schedules hold
-        the warm-up of every chunk; counted in whole micro-batches of the rank's layers.
-        """
-        count = self.micro_batches
+    def _in_flight(self) -> Flight:
+        """1F1B holds ``stages - stage`` micro-batches (arXiv:2104.04473 section 2.2), GPipe all."""
+        count, layout = self.micro_batches, self.job.layout
         if not self.pipelined:
             return ((1, count > 1),)
-        layout = self.job.layout
         depth = count if layout.pipeline_schedule == "gpipe" else layout.pipeline_stage - self.number
         live = min(count, depth)
         if count > live:
             return ((live, True),)
         return ((live, False), (live - 1, True)) if live > 1 else ((live, False),)
 
+    def group_of(self, index: int) -> tuple[int, int]:
+        """First and last index of the layers that travel with the layer at ``index`` of the stage."""
+        if self.fused_layers == 1:
+            return index, index
+        first = index - index % self.fused_layers
+        return first, min(first + self.fused_layers, len(self.layers)) - 1
 
-def stages_of(job: Job) -> Iterator[Stage]:
-    """The stages of a job, first to last."""
+    def whole(self, index: int) -> bool:
+        """Whether the layer at ``index`` of the stage is recomputed whole."""
+        return self.job.recompute.whole(self.layers[index])
+
+    def layer_bytes(self, index: int) -> float:
+        """What the layer at ``index`` keeps of one micro-batch until backward."""
+        return self.sizes.kept_whole if self.whole(index) else self.sizes.kept
+
+    def remade_bytes(self, index: int) -> float:
+        """What the layer at ``index`` holds once backward has made again what was dropped."""
+        return self.sizes.remade_whole if self.whole(index) else self.sizes.remade
+
+    def below(self, index: int) -> float:
+        """What the layers up to ``index`` keep of one micro-batch; nothing at -1."""
+        if index < 0:
+            return 0.0
+        if self.all_alike:
+            return (index + 1) * self.layer_bytes(0) - self.received_input
+        return sum(self.layer_bytes(at) for at in range(index + 1)) - self.received_input
+
+
+def stages_of(job: Job, numbers: Container[int] | None = None) -> Iterator[Stage]:
+    """The stages of a job, first to last, or those in ``numbers``."""
     layout = job.layout
-    block, keep = block_of(job), keep_of(job)
+    block = block_of(job)
     if job.adapter is not None:
         block = replace(block, adapted=job.adapter.targets, weight_gradient=0)
+    sizes = block_memory(block, keep_of(job))
     weights = weights_of(job.network, layout.model_parallel, layout.expert_parallel)
     formats, traits = LEVELS[job.precision.amp_level], TRAITS[job.engine.name]
-    for number, layers in enumerate(layer_map(job.network.num_layers, layout)):
-        yield Stage(job, number, layers, block, keep, weights, formats, traits)
+    begin = 0
+    for number, count in enumerate(stage_layers(job)):
+        if numbers is None or number in numbers:
+            yield Stage(
+                job=job,
+                number=number,
+                layers=range(begin, begin + count),
+                block=block,
+                sizes=sizes,
+                weights=weights,
+                formats=formats,
+                traits=traits,
+            )
+        begin += count

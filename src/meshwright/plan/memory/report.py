@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 Category = Literal[
@@ -45,7 +46,7 @@ class StageMemory:
     slack: float = 0.0
     device_constant: float = 0.0
 
-    @property
+    @cached_property
     def peak(self) -> Moment:
         """The worst moment."""
         return max(self.moments, key=lambda moment: moment.total)
