@@ -8,6 +8,7 @@ from benchmarks.published.megatron_ci import (
     flag,
     fuses_permutation,
     gathers_tokens,
+    optimizer_instances,
     stage_layers,
 )
 from benchmarks.published.networks import network_of
@@ -95,7 +96,7 @@ def _layout(row: Row) -> Layout:
         expert_parallel=row.whole("ep", 1),
         use_seq_parallel=row.text("sp") == "yes" and tensor > 1,
         zero_stage=_zero_stage(row.text("shard")),
-        zero_group_size=_group(row.text("shard"), data * context),
+        zero_group_size=_group(row, data * context),
         pipeline_schedule="interleaved_1f1b" if row.whole("vpp", 1) > 1 else "1f1b",
         # Megatron and its kin place tensor ranks next to each other, then context, data and pipeline.
         mesh_order=("pipeline", "data", "context", "model"),
@@ -112,9 +113,10 @@ def _zero_stage(shard: str) -> int:
     return 1 if "distributed optimizer" in text else 0
 
 
-def _group(shard: str, ranks: int) -> int | None:
-    group = re.search(r"group (\d+)", shard)
-    return int(group[1]) if group and ranks % int(group[1]) == 0 and int(group[1]) < ranks else None
+def _group(row: Row, ranks: int) -> int | None:
+    group = re.search(r"group (\d+)", row.text("shard"))
+    size = int(group[1]) if group else ranks // optimizer_instances(row)
+    return size if 0 < size < ranks and ranks % size == 0 else None
 
 
 def _batch(row: Row, layout: Layout) -> Batch:

@@ -52,10 +52,11 @@ def tested_network(row: Row, network: Network) -> Network:
         position="rope" if rope or latent else "learned",
         max_position_embeddings=row.whole("seq_len"),
         dropout=0.0 if row.whole("cp", 1) > 1 else extra.get("hidden-dropout", 0.1),
+        qk_norm="qk_layernorm" in row.text("model"),
         vocab_pad_multiple=int(extra.get("make-vocab-size-divisible-by", 128)),
         latent=latent,
         experts=_experts(row, network.experts, inner),
-        mtp_layers=int(extra.get("mtp-num-layers", 0)),
+        mtp_layers=int(flag(row, "mtp-num-layers") or flag(row, "mtp-num-layers") is not None),
         head_dim=int(extra.get("kv-channels", network.head_dim)),
     )
 
@@ -75,6 +76,11 @@ def gathers_tokens(row: Row) -> bool:
 def fuses_permutation(row: Row) -> bool:
     """Whether the permutation of tokens is fused, which is off by default."""
     return row.source != "megatron_ci_memory" or bool(extra_arguments(row).get("moe-permute-fusion"))
+
+
+def optimizer_instances(row: Row) -> int:
+    """Copies of the sharded optimizer among the data ranks."""
+    return int(extra_arguments(row).get("num-distributed-optimizer-instances", 1))
 
 
 def stage_layers(row: Row) -> tuple[int, ...] | None:
