@@ -198,7 +198,8 @@ def main() -> None:
         kept = {name: value for name, value in zip(NAMES, values, strict=True) if name in free}
         error, apart = _error(samples, values, reserve), _left_out(samples, reserve, free)
         print(f"{engine} on {family}: {kept}; {len(samples)} rows, error {error:.2f} %, model left out {apart:.2f} %")
-        table.setdefault(engine, {})[family] = kept
+        # Families without rows of their own read what the engine's last family showed.
+        table.setdefault(engine, {}).update({family: kept, "default": kept})
     if given.write:
         Path(stored.__file__).with_name("constants.json").write_text(json.dumps(table, indent=2) + "\n")
 
