@@ -1,6 +1,5 @@
 """What one real training step allocates, to the byte: the events of the CPU allocator on every rank.
 
-python tests/distributed/memory_trace.py      # every row of the grid against the planner (about five minutes)
 """
 
 from collections import Counter
