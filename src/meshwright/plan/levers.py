@@ -14,6 +14,8 @@ from meshwright.spec.parameters import total
 from meshwright.spec.training import Batch, Recompute
 
 CHUNK = 1024
+WORTH_TELLING = 0.1
+"""Share of the memory that a change must save to be told although it is not enough by itself."""
 MOST_DEVICES = 4096
 HOST_BYTES_PER_PARAMETER = 18.0
 """With the optimizer on the host: fp32 master and both Adam moments (12), fp32 gradients (4), and 16-bit weights on
@@ -55,7 +57,7 @@ def levers(question: Question, base: Candidate) -> list[Lever]:
             saves=reference.needed - candidate.needed,
             costs=candidate.seconds - reference.seconds,
         )
-        if lever.saves > 0:
+        if lever.saves > (0 if candidate.fit != "over" else WORTH_TELLING * reference.needed):
             found.append(lever)
     return sorted(found, key=_order)
 
