@@ -39,6 +39,9 @@ VERBS = {
     "eval": Verb("meshwright.cli.eval", "held-out loss, perplexity and bits per byte", overrides=True),
     "generate": Verb("meshwright.cli.generate", "continue a prompt from any checkpoint"),
     "bench": Verb("meshwright.cli.bench", "measure this machine for the planner"),
+    "dryrun": Verb(
+        "meshwright.cli.dryrun", "run the step of any rank without devices: will it fit, what fills it", overrides=True
+    ),
     "data": Verb("meshwright.cli.data", "prepare and inspect token data"),
     "config": Verb("meshwright.cli.config", "start, show, check and compare configs", overrides=True),
 }

@@ -1,95 +1,102 @@
-"""The training step of one rank, run on tensors without data.
+"""A dry run: memory, traffic and FLOPs of the training step of one rank, without devices."""
 
-State and step are those of `meshwright.train`; what is exchanged is the world they run in (`world`), the batch, and
-which kernels a device would choose (`target`).
-"""
-
-import time
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from meshwright.config.run import Run
-from meshwright.data.loader import Batch
-from meshwright.dryrun.position import Position
-from meshwright.dryrun.tape import Tape
-from meshwright.dryrun.target import Target
-from meshwright.dryrun.tracker import MemoryTracker
-from meshwright.dryrun.traffic import Traffic, TrafficObserver
-from meshwright.dryrun.world import fake_world
-from meshwright.parallel.devices import KINDS
-from meshwright.parallel.precision import formats
-from meshwright.spec.layout import Layout
+from meshwright.dryrun.allocator import replay
+from meshwright.dryrun.analysis import StepMemory, step_memory
+from meshwright.dryrun.execute import Execution, execute
+from meshwright.dryrun.refuse import check
+from meshwright.dryrun.target import Target, TargetName, target
+from meshwright.dryrun.traffic import Traffic
+from meshwright.spec.cluster import DeviceFamily
+from meshwright.spec.layers import layer_map
+from meshwright.spec.layout import Coordinates, Layout
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.training import TrainSpec
-from meshwright.train.build import build_state
-from meshwright.train.step import TrainState, train_step
 
 Question = Run | tuple[ModelSpec, Layout, TrainSpec]
-LEARNING_RATE = 1e-3
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
-    """One rank's run as it was written down.
+class Reserved:
+    """Bytes that the caching allocator holds at most, by the kind of its segments."""
+
+    native: int
+    expandable: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """What one rank does in an optimizer step.
 
     Attributes:
-        traffic: of the last step.
-        seconds: that the run took here.
+        layers: of its stage.
+        reserved: None where memory is not cached by an allocator.
+        estimated: from small runs, extrapolated (see `fast`); reserved memory is then an estimate.
+        seconds: that the dry run took.
+        execution: the tape, for charts and snapshots; None where there is no single one.
     """
 
-    tape: Tape
+    rank: int
+    at: Coordinates
+    layers: tuple[int, ...]
+    target: TargetName
+    memory: StepMemory
+    reserved: Reserved | None
     traffic: Traffic
+    estimated: bool
     seconds: float
+    execution: Execution | None = None
+
+    @property
+    def allocated(self) -> int:
+        """Peak of live tensors, bytes."""
+        return self.memory.peak.bytes
 
 
-def execute(
-    spec: ModelSpec, layout: Layout, train: TrainSpec, rank: int, *, on: Target, steps: int = 2, real: bool = False
-) -> Execution:
-    """Build one rank's state and make some optimizer steps.
+def dry_run(
+    run: Question, rank: int = 0, *, target_name: TargetName = "cuda", family: DeviceFamily = "hopper", steps: int = 2
+) -> DryRun:
+    """Execute the training step of one rank on fake tensors.
 
     Args:
-        steps: the last is the one to report: the first also makes what is made once.
-        real: allocate for real (CPU only); the values are meaningless, the sizes are the same.
+        target_name: ``cuda`` chooses CUDA's kernels, workspaces, rounding and allocator; ``cpu`` is exact for a CPU.
+        family: of CUDA devices.
+        steps: optimizer steps to make; the last is reported.
+
+    Raises:
+        DryRunRefused: training would refuse the run, or a dry run cannot simulate it.
+        ValueError: no such rank.
+        RuntimeError: this process is part of a process group.
     """
-    started = time.perf_counter()
-    observer = TrafficObserver()
-    with fake_world(rank, layout.world_size, real_tensors=real), on.kernels():
-        position = Position()
-        tracker = MemoryTracker(position, rounding=on.rounding, workspaces=on.workspaces, observer=observer)
-        with tracker.watching():
-            state = _state(spec, layout, train)
-            _observe(state, position, tracker)
-            for size in on.held:
-                tracker.hold(size, "matrix product workspace")
-            batch = _batch(train)
-            tracker.tag((batch.tokens, batch.labels), "inputs")
-            for _ in range(steps):
-                tracker.tape.starts.append(len(tracker.tape.events))
-                position.begin_step()
-                observer.clear()
-                train_step(state, batch, LEARNING_RATE)
-    return Execution(tape=tracker.tape, traffic=observer.traffic(), seconds=time.perf_counter() - started)
+    model, layout, train = (run.model, run.layout, run.train) if isinstance(run, Run) else run
+    check(model, layout, train, rank)
+    on = target(target_name, family)
+    execution = execute(model, layout, train, rank, on=on, steps=steps)
+    at = layout.coordinates(rank)
+    return DryRun(
+        rank=rank,
+        at=at,
+        layers=layer_map(model.num_layers, layout)[at.pipeline],
+        target=target_name,
+        memory=step_memory(execution.tape),
+        reserved=_reserved(execution, on),
+        traffic=execution.traffic,
+        estimated=False,
+        seconds=execution.seconds,
+        execution=execution,
+    )
 
 
-def _state(spec: ModelSpec, layout: Layout, train: TrainSpec) -> TrainState:
-    kind = KINDS["cpu"]
-    return build_state(spec, layout, train, kind=kind, device=CPU, chosen=formats(train.precision, kind))
+def stage_ranks(layout: Layout) -> tuple[int, ...]:
+    """One rank for each pipeline stage: the ranks of a stage hold parts of equal sizes and do the same."""
+    stages = range(layout.pipeline_stage)
+    return tuple(layout.rank(Coordinates(data=0, pipeline=stage, context=0, model=0)) for stage in stages)
 
 
-def _observe(state: TrainState, position: Position, tracker: MemoryTracker) -> None:
-    """Say what the storages of a state are, and where `train_step` passes from one phase to the next."""
-    position.follow(state.model)
-    tracker.tag(list(state.model.parameters()), "weights")
-    tracker.tag([*state.optimizer.exp_avg.values(), *state.optimizer.exp_avg_sq.values()], "optimizer")
-    executor: Any = state.executor
-    optimizer: Any = state.optimizer
-    executor.forward_backward = position.within("forward", "gradients", executor.forward_backward)
-    optimizer.step = position.within("optimizer", "gradients", optimizer.step)
-
-
-def _batch(train: TrainSpec) -> Batch:
-    shape = (train.batch.micro_batch_size * train.batch.micro_batch_num, train.seq_length)
-    return Batch(tokens=torch.zeros(shape, dtype=torch.int64), labels=torch.zeros(shape, dtype=torch.int64))
+def _reserved(execution: Execution, on: Target) -> Reserved | None:
+    if not on.cached:
+        return None
+    native, expandable = (replay(execution.tape, expandable=choice) for choice in (False, True))
+    return Reserved(native=native.peak_reserved, expandable=expandable.peak_reserved)

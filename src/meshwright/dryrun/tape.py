@@ -35,6 +35,7 @@ class Record:
         size: bytes now, as the device rounds them.
         died: where it was freed; None while it lives.
         tag: what it is known to be by identity or by the operators it went through.
+        owner: module that it belongs to by identity; else empty.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Record:
     size: int = 0
     died: Moment | None = None
     tag: Tag | None = None
+    owner: str = ""
 
 
 class Event(NamedTuple):

@@ -40,6 +40,9 @@ MESSAGES: dict[Any, tuple[tuple[int, Tag], ...]] = {
     _c10d._reduce_scatter_base_.default: ((0, "gradients"), (1, "communication")),
     _c10d.recv_.default: ((0, "communication"),),
 }
+CAST = _aten._to_copy.default
+CASTS: dict[Tag | None, Tag] = {"weights": "gathered weights", "gradients": "gradients"}
+"""Copies in another format: of a weight for matrix products, of a gradient for its sum over micro-batches."""
 ACCUMULATES = frozenset({_aten.detach.default, _aten.add_.Tensor, _aten.add.Tensor, _aten.clone.default})
 """Operators that torch's gradient accumulation is made of."""
 
@@ -82,12 +85,12 @@ class MemoryTracker(TorchDispatchMode):
             self._observer(func, args, kwargs or {}, result)
         return result
 
-    def tag(self, tensors: Any, tag: Tag) -> None:
+    def tag(self, tensors: Any, tag: Tag, owner: str = "") -> None:
         """Say what the storages of tensors are; what was not seen yet counts from now on."""
         for tensor in _tensors(tensors):
             record = self._see(tensor, "")
             if record is not None:
-                record.tag = tag
+                record.tag, record.owner = tag, owner or record.owner
 
     def hold(self, size: int, operator: str, stream: int = 0) -> None:
         """Add bytes that stay for the rest of the run."""
@@ -121,8 +124,16 @@ class MemoryTracker(TorchDispatchMode):
         if func in MESSAGES:
             for index, tag in MESSAGES[func]:
                 self.tag(args[index], tag)
+        elif func is CAST:
+            self._cast(args[0], result)
         elif func in ACCUMULATES and _graph_task() != _NO_GRAPH and _accumulates_weight():
             self.tag(args[:2], "gradients")
+
+    def _cast(self, source: Tensor, result: Tensor) -> None:
+        known = self._records.get(source.untyped_storage()._cdata)
+        copies = CASTS.get(known[0].tag) if known is not None else None
+        if copies is not None and result is not source:
+            self.tag(result, copies)
 
     def _see(self, tensor: Tensor, operator: str) -> Record | None:
         storage = tensor.untyped_storage()

@@ -1,0 +1,93 @@
+"""``meshwright dryrun``: the training step of any rank on tensors without data: will it fit, and what fills it."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meshwright.config.run import Run
+    from meshwright.dryrun.run import DryRun
+    from meshwright.dryrun.verdict import Verdict
+    from meshwright.spec.cluster import Cluster
+
+DEFAULT_HARDWARE = "h100"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the verb."""
+    parser = subparsers.add_parser(
+        "dryrun",
+        help="run the training step of one rank on fake tensors: will it fit, and what fills the memory",
+        epilog="key.path=value arguments, anywhere, override the file. Exit codes: 0 every rank fits, 1 one does not,"
+        " 2 the request was wrong.",
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG")
+    parser.add_argument("--world-size", type=int, metavar="N", help="default: the fewest that the layout allows")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--rank", type=int, metavar="R", help="rank to run (default: 0)")
+    which.add_argument("--all-stages", action="store_true", help="one rank of each pipeline stage")
+    parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda", help="what tensors would live on (cuda)")
+    parser.add_argument(
+        "--hardware", default=DEFAULT_HARDWARE, metavar="NAME|FILE", help=f"device (default: {DEFAULT_HARDWARE})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run, print, and return the exit code."""
+    from meshwright.dryrun.refuse import DryRunRefused
+
+    try:
+        return _run(args)
+    except (DryRunRefused, ValueError) as error:
+        print(f"meshwright dryrun: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
+    from meshwright.config.hardware import hardware_cluster
+    from meshwright.config.load import load_config
+    from meshwright.config.run import resolve, smallest_world_size
+    from meshwright.train.worker import quiet_torch
+
+    quiet_torch()
+    loaded = load_config(args.config, args.overrides)
+    world_size = smallest_world_size(loaded.config) if args.world_size is None else args.world_size
+    if world_size < 1:
+        raise ValueError(f"--world-size {world_size}: must be 1 or more")
+    resolved = resolve(loaded, world_size)
+    cluster = hardware_cluster(args.hardware, world_size)
+    found = [_one(resolved, rank, args, cluster) for rank in _ranks(resolved, args)]
+    _show(found, args, cluster)
+    return 0 if all(verdict.fits for _, verdict in found) else 1
+
+
+def _ranks(resolved: "Run", args: argparse.Namespace) -> tuple[int, ...]:
+    from meshwright.dryrun.run import stage_ranks
+
+    return stage_ranks(resolved.layout) if args.all_stages else (args.rank or 0,)
+
+
+def _one(resolved: "Run", rank: int, args: argparse.Namespace, cluster: "Cluster") -> "tuple[DryRun, Verdict]":
+    from meshwright.dryrun.run import dry_run
+    from meshwright.dryrun.verdict import verdict
+
+    device = cluster.device
+    result = dry_run(resolved, rank, target_name=args.target, family=device.family)
+    return result, verdict(result, device.memory_bytes, device.name)
+
+
+def _show(found: "list[tuple[DryRun, Verdict]]", args: argparse.Namespace, cluster: "Cluster") -> None:
+    from meshwright.dryrun.text import as_json, headline, lines
+
+    per_node = cluster.devices_per_node
+    if args.json:
+        print(json.dumps([as_json(result, verdict, per_node) for result, verdict in found], indent=2))
+        return
+    worst, its_verdict = max(found, key=lambda pair: pair[0].allocated)
+    if len(found) > 1:
+        print(f"stage {worst.at.pipeline} worst: {headline(worst, its_verdict)}")
+    for result, verdict in found:
+        print("\n".join(lines(result, verdict, per_node)))
