@@ -51,6 +51,15 @@ def folders(root: Path) -> Iterator[tuple[Path, str]]:
             yield path, match[3] or ""
 
 
+def checkpoints_in(target: Path) -> list[Path]:
+    """The committed checkpoints of a run directory or of a folder of checkpoints, damaged ones too, by step; or
+    ``target`` alone where it is one, complete or not."""
+    if (target / MANIFEST).exists() or _NAME.fullmatch(target.name):
+        return [target] if target.is_dir() else []
+    roots = (target, target / "checkpoints")
+    return [path for root in roots for path, kind in folders(root) if not kind]
+
+
 def find_latest(root: Path, run_id: str | None = None) -> Found:
     """The checkpoint saved last among the complete ones under ``root`` (of run ``run_id``, if given).
 

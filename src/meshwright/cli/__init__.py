@@ -42,6 +42,7 @@ VERBS = {
     "dryrun": Verb(
         "meshwright.cli.dryrun", "run the step of any rank without devices: will it fit, what fills it", overrides=True
     ),
+    "checkpoint": Verb("meshwright.cli.checkpoint", "look into checkpoints, check and convert them"),
     "data": Verb("meshwright.cli.data", "prepare and inspect token data"),
     "config": Verb("meshwright.cli.config", "start, show, check and compare configs", overrides=True),
 }
