@@ -30,6 +30,8 @@ HUBER = 0.12
 """Log ratio beyond which a row counts linearly."""
 PRIOR = 0.02
 """Pull towards the start, as rows' worth of squared log distance: what rows do not determine stays where it was."""
+JOINED = 0.15
+"""Weight of rows of quality B against A."""
 STEP = 0.02
 BOUNDS: dict[str, tuple[float, float]] = {
     "matmul": (0.3, 0.95),
@@ -70,13 +72,13 @@ def main() -> int:
 
 
 def fits(row: Row, job: Job) -> bool:
-    """Whether a row is good enough to fit to: complete, and not one whose tensor group leaves its node.
+    """Whether a row is good enough to fit to: complete or nearly so, and not one whose tensor group leaves its node.
 
     BigScience's runs go through DeepSpeed's pipeline engine, vTrain's under the same name through Megatron's: they are
     predicted, but not fitted to.
     """
     within = job.layout.model_parallel <= job.cluster.devices_per_node
-    return row.quality in ("A", "") and within and row.source != "bigscience_a100"
+    return row.quality in ("A", "B", "") and within and row.source != "bigscience_a100"
 
 
 def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[str, float]:
@@ -113,10 +115,15 @@ def free(pairs: Sequence[Pair]) -> list[str]:
 
 def weights_of(pairs: Sequence[Pair]) -> np.ndarray:
     """Weight of each row: the rows of a source inside one node, and those across nodes, count by the square root of
-    their number, so that the many do not drown the few."""
+    their number, so that the many do not drown the few; a row whose settings were joined from elsewhere by a part."""
     kinds = [(row.source, job.cluster.num_nodes > 1) for row, job in pairs]
     counts = Counter(kinds)
-    weights = np.array([counts[kind] ** -0.5 for kind in kinds])
+    weights = np.array(
+        [
+            counts[kind] ** -0.5 * (JOINED if row.quality == "B" else 1)
+            for kind, (row, _) in zip(kinds, pairs, strict=True)
+        ]
+    )
     return weights * len(pairs) / weights.sum()
 
 

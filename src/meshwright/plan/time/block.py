@@ -104,10 +104,14 @@ def _around_attention(machine: Machine, network: Network, shape: Shape, traits: 
         yield elementwise(machine, moved, passes, passes, kernels, kernels)
     if network.qk_norm:
         yield elementwise(machine, moved, 2, 3, 2, 4, kind="norm")
-    # Queries, keys and values leave one product side by side and are copied apart, or into the kernel's order.
-    whole = shape.tokens * (network.query_width + 2 * network.kv_width) / shape.tensor * 2.0
+    # Queries, keys and values leave one product side by side and are copied apart, or into the kernel's order; latent
+    # attention joins the rotated part to each head of queries and keys.
+    width = network.query_width + 2 * network.kv_width
+    if network.latent is not None:
+        latent = network.latent
+        width = network.num_heads * (2 * (latent.nope_head_dim + latent.rope_head_dim) + latent.value_head_dim)
     copies = 2 if shape.flash else 4
-    yield elementwise(machine, whole, copies, copies, 3, 3)
+    yield elementwise(machine, shape.tokens * width / shape.tensor * 2.0, copies, copies, 3, 3)
 
 
 def _attention(machine: Machine, network: Network, shape: Shape, traits: Traits) -> Operator:

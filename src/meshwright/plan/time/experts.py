@@ -30,8 +30,12 @@ def expert_operators(machine: Machine, network: Network, shape: Shape, traits: T
     rows = max(1, round(copies / local))
     router = matmul(machine, shape.tokens, experts.num_experts, network.hidden_size)
     yield Operator("expert", router, 2 * router, ROUTER_KERNELS, ROUTER_KERNELS)
-    # Copies are gathered by expert before, and weighted and scattered back after: a read and a write each.
-    yield elementwise(machine, copies * network.hidden_size * 2, 2 + 3, 3 + 4, 6, 8, kind="expert")
+    # Copies are gathered by expert before, and weighted and scattered back after: a read and a write each. Across
+    # ranks they are sorted by local expert once they have come, and back before they leave (token_dispatcher.py).
+    sorts = 4 if shape.expert > 1 and local > 1 else 0
+    yield elementwise(
+        machine, copies * network.hidden_size * 2, 5 + sorts, 7 + sorts, 6 + sorts, 8 + sorts, kind="expert"
+    )
     up, down = feed_forward_products(network, experts.intermediate_size, 1)
     for inputs, outputs in (up, down):
         yield _grouped(machine, shape, traits, local, rows, inputs, outputs)

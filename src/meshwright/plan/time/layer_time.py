@@ -134,7 +134,7 @@ def _layer_time(
     cluster: Cluster,
     groups: tuple[Group, Group, Group],
 ) -> LayerTime:
-    traits = traits_of(engine)
+    traits = traits_of(engine, plain=shape.plain)
     cost = layer_cost(machine, network, shape, traits, sparse, again)
     on_tape = profile(engine).family == "fsdp"
     tensor = _tensor(machine, network, shape, traits, cost, resend, cluster, groups[0], on_tape)

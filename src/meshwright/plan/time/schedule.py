@@ -50,6 +50,8 @@ def makespan(pipeline: Pipeline) -> float:
             return _gpipe(pipeline)
         if pipeline.schedule == "1f1b" and pipeline.micro_batches > pipeline.stages:
             return _one_forward_one_backward(pipeline)
+    if pipeline.rounds > 1 and pipeline.micro_batches >= pipeline.stages:
+        return _interleaved(pipeline)
     return _extrapolated(pipeline)
 
 
@@ -84,6 +86,15 @@ def _one_forward_one_backward(pipeline: Pipeline) -> float:
         longest = max(longest, above + forward + ahead + turns + behind + backward)
         ahead, behind = ahead + forward + backward, behind + forward + backward
     return longest
+
+
+def _interleaved(pipeline: Pipeline) -> float:
+    """Interleaved 1F1B (arXiv:2104.04473, section 2.2): the busiest stage works through, and waits for one chunk of
+    each other stage in both directions. A message between chunks is waited for on the way down and back alone."""
+    chunks = len(pipeline.forward)
+    busiest = max(pipeline.busy(stage) for stage in range(pipeline.stages))
+    chunk = (sum(pipeline.forward) + sum(pipeline.backward)) / chunks
+    return pipeline.micro_batches * busiest + (pipeline.stages - 1) * chunk + 2 * (chunks - 1) * pipeline.hop
 
 
 def _extrapolated(pipeline: Pipeline) -> float:

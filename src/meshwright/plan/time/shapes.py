@@ -17,6 +17,7 @@ class Shape:
         tensor / context / expert: degrees of the split.
         sequence_parallel: norms and residuals are sharded along the sequence inside the tensor group.
         recompute: ``none``, ``all`` or the kinds that are recomputed in every layer.
+        plain: a Megatron run without the settings of a performance recipe, see `meshwright.plan.time.traits`.
         adapter_rank: rank of low-rank adapters on frozen weights; 0 trains the weights themselves.
     """
 
@@ -31,6 +32,7 @@ class Shape:
     float8: bool
     compiled: bool
     fused_loss: bool
+    plain: bool
     adapter_rank: int
     modules: tuple[str, ...]
 
@@ -55,6 +57,7 @@ def shape_of(job: Job) -> Shape:
         float8=job.float8 or job.float4,
         compiled=job.compile,
         fused_loss=job.fused_loss,
+        plain=job.engine.name == "megatron" and not job.overlap_gradients,
         adapter_rank=job.adapter.rank if job.adapter else 0,
         modules=job.recompute_modules,
     )

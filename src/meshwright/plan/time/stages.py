@@ -192,7 +192,9 @@ def _embedding(job: Job, machine: Machine, shape: Shape) -> tuple[Work, Work]:
 
 
 def _head(job: Job, machine: Machine, shape: Shape, vocabulary: int) -> tuple[Work, Work]:
-    forward, backward = head_cost(machine, job.network, shape, traits_of(job.engine.name), vocabulary)
+    forward, backward = head_cost(
+        machine, job.network, shape, traits_of(job.engine.name, plain=shape.plain), vocabulary
+    )
     sent = _vocabulary_message(job, machine, shape)
     host = [kernels * machine.constants.launch for kernels in HEAD_KERNELS]
     if sent:

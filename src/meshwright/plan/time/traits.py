@@ -1,6 +1,6 @@
 """How each framework runs a step: which kernels it fuses, and which messages it hides. Facts of its source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.plan.engines import EngineName
 
@@ -111,6 +111,11 @@ TRAITS: dict[EngineName, Traits] = {
 }
 
 
-def traits_of(engine: EngineName) -> Traits:
+PLAIN_MEGATRON = replace(TRAITS["megatron"], fused_elementwise=False, fused_rope=False, tensor_overlap=False)
+"""Megatron without --overlap-grad-reduce: runs that leave out that setting of the performance recipes leave out the
+others as well (SimuMax's B200 runs take the time of unfused kernels, those of Megatron-Bridge of fused ones)."""
+
+
+def traits_of(engine: EngineName, *, plain: bool = False) -> Traits:
     """Traits of an engine."""
-    return TRAITS[engine]
+    return PLAIN_MEGATRON if plain and engine == "megatron" else TRAITS[engine]
