@@ -24,7 +24,8 @@ class ExpectedError:
         mape: mean absolute error, per cent.
         p90: nine in ten rows are nearer than this, per cent.
         rows: number of them.
-        basis: whose measurements these are, when not of the same engine on the same kind of device.
+        basis: whose measurements these are.
+        asked: what was asked about, where nobody has published runs of just that; else None.
     """
 
     figure: Figure
@@ -32,12 +33,13 @@ class ExpectedError:
     p90: float
     rows: int
     basis: str
+    asked: str | None = None
 
     def __str__(self) -> str:
-        return (
-            f"{self.figure} off by {self.mape:.1f} % on average, 9 in 10 within {self.p90:.0f} %"
-            f" ({self.rows} published runs of {self.basis})"
-        )
+        error = f"{self.figure} off by {self.mape:.1f} % on average, 9 in 10 within {self.p90:.0f} %"
+        if self.asked is None:
+            return f"{error} ({self.rows} published runs of {self.basis})"
+        return f"{error} ({self.rows} published runs of {self.basis}; there are none of {self.asked})"
 
 
 def expected_error(
@@ -61,8 +63,16 @@ def expected_error(
         if found:
             name, place, values = max(found, key=lambda item: item[2]["n"])
             kind = "adapters with " if adapters else ""
-            basis = f"{kind}{next(profile.title for profile in ENGINES if profile.name == name)} on {place}"
-            return ExpectedError(figure=figure, mape=values["mape"], p90=values["p90"], rows=values["n"], basis=basis)
+            title = next(profile.title for profile in ENGINES if profile.name == name)
+            same = (name, place) == (engine.name, family)
+            return ExpectedError(
+                figure=figure,
+                mape=values["mape"],
+                p90=values["p90"],
+                rows=values["n"],
+                basis=f"{kind}{title} on {place}",
+                asked=None if same else f"{engine.title} on {family}",
+            )
     return None
 
 

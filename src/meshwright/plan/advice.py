@@ -154,7 +154,7 @@ def _long_sequences(answer: Answer, best: Candidate) -> Iterator[str]:
     parts = best.memory.worst.peak.parts
     share = sum(parts.get(part, 0.0) for part in SEQUENCE_PARTS) / best.memory.worst.allocated
     plain = predict(answer.question, _unsaved(best.job))
-    if share < 0.5 and plain.fit != "over":
+    if (share < 0.5 and plain.fit != "over") or plain.needed < answer.question.limit / 2:
         return
     ways = [
         lever
