@@ -1,5 +1,6 @@
 """``meshwright checkpoint`` as a user runs it."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -65,3 +66,47 @@ def test_verify_tells_an_interrupted_save_and_a_folder_without_any(run_folder, t
     for nothing in ("empty", "missing"):
         assert main(["checkpoint", "verify", str(tmp_path / nothing)]) == 2
         assert "no checkpoint here" in capsys.readouterr().err
+
+
+def test_inspect_shows_the_newest_checkpoint_of_a_run_as_a_tree(run_folder, capsys):
+    newest = run_folder / "checkpoints" / "step-00000020"
+    assert main(["checkpoint", "inspect", str(run_folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(newest)
+    assert lines[1].startswith("step 20 of run run-a, saved by 1 ranks with meshwright ")
+    assert lines[2:5] == ["layout: dp2 tp2 zero1", "counters: step 20, tokens 20,480", "parameters: 104"]
+    assert lines[7:12] == [
+        "|-- model  104 values, 416 B",
+        "|   |-- embedding.weight  [8, 4] float32 128 B",
+        "|   `-- layers  72 values, 288 B",
+        "|       `-- 0-2.mlp.up.weight  3 x [4, 6] float32 96 B",
+        "`-- optimizer.updates  [] float32 4 B",
+    ]
+    sums = {line.split()[2]: line.split()[0] for line in lines[13:]}
+    for name, sha256 in sums.items():
+        assert hashlib.sha256((newest / name).read_bytes()).hexdigest() == sha256
+    assert sums.keys() >= {"state.json", "tensors/.metadata", "ranks/00000.json"}
+
+
+def test_inspect_gives_everything_as_json_and_the_config_as_yaml(run_folder, capsys):
+    older = run_folder / "checkpoints" / "step-00000010"
+    assert main(["checkpoint", "inspect", str(older), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["step"], report["world_size"], report["state"]["layout"]) == (10, 1, "dp2 tp2 zero1")
+    assert {t["name"]: t["shape"] for t in report["tensors"]}["model.layers.2.mlp.up.weight"] == [4, 6]
+    assert report["bytes"] == sum(
+        file.stat().st_size for file in older.rglob("*") if file.name != "manifest.json" and file.is_file()
+    )
+    assert main(["checkpoint", "inspect", str(older), "--config"]) == 0
+    assert capsys.readouterr().out == "seed: 7\n"
+
+
+def test_inspect_names_what_it_passes_over_where_nothing_is_complete(run_folder, capsys):
+    root = run_folder / "checkpoints"
+    for folder in root.iterdir():
+        (folder / "state.json").unlink()
+    assert main(["checkpoint", "inspect", str(run_folder)]) == 2
+    told = capsys.readouterr().err
+    assert f"passed over {root / 'step-00000010'}: state.json is missing" in told
+    assert main(["checkpoint", "inspect", str(root / "step-00000010")]) == 2
+    assert "is not complete: state.json is missing" in capsys.readouterr().err

@@ -60,6 +60,21 @@ def checkpoints_in(target: Path) -> list[Path]:
     return [path for root in roots for path, kind in folders(root) if not kind]
 
 
+def newest_in(target: Path) -> Path:
+    """``target`` where it is a checkpoint, else the newest complete one of a run directory or folder of checkpoints.
+
+    Raises CheckpointError that says what was passed over and why where there is none.
+    """
+    if checkpoints_in(target) == [target]:
+        return target
+    found = [find_latest(root) for root in (target, target / "checkpoints")]
+    for one in found:
+        if one.path is not None:
+            return one.path
+    skipped = "".join(f"\n  passed over {path}: {reason}" for one in found for path, reason in one.skipped)
+    raise CheckpointError(f"{target}: no complete checkpoint here{skipped}")
+
+
 def find_latest(root: Path, run_id: str | None = None) -> Found:
     """The checkpoint saved last among the complete ones under ``root`` (of run ``run_id``, if given).
 
