@@ -1,6 +1,4 @@
-"""What one real training step allocates, to the byte: the events of the CPU allocator on every rank.
-
-"""
+"""What one real training step allocates, to the byte: the events of the CPU allocator on every rank."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -71,7 +71,7 @@ def _layer(stage: Stage, index: int, live: int, later: bool) -> Moment:
         weights=gathered_weights(stage, at) + autocast_copies(stage, index + 1),
         gradients=gradients(stage, at) + worst.gradients,
         activations=held + received,
-        communication=_ahead(stage, first, live) + _message(stage, at),
+        communication=_ahead(stage, first) + _message(stage, at),
         temporaries=worst.temporaries,
     )
 
@@ -97,29 +97,17 @@ def _gathers(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at),
             activations=(live - 1) * stage.micro_batch_bytes + stage.below(last),
-            communication=gathering(stage, _below(stage, first)) + _astray(stage, live) + _message(stage, at),
+            communication=gathering(stage, _ahead(stage, first)) + _message(stage, at),
             temporaries=stage.boundary,
         )
 
 
-def _ahead(stage: Stage, first: int, live: int) -> float:
-    """Gathered messages that backward does not use yet."""
-    return _below(stage, first) + _astray(stage, live)
-
-
-def _below(stage: Stage, first: int) -> float:
+def _ahead(stage: Stage, first: int) -> float:
     """Message of the group that backward gathers ahead of its use."""
     if not gathers_ahead(stage):
         return 0.0
     below = stage.own_embedding if first == 0 else stage.fused_layers * stage.weights.layer
     return stage.formats.gathered * below
-
-
-def _astray(stage: Stage, live: int) -> float:
-    """A group that nothing asks for: forward passes of other micro-batches in between mislead FSDP's prefetch."""
-    if not gathers_ahead(stage) or not stage.pipelined or live == 1:
-        return 0.0
-    return stage.formats.gathered * stage.fused_layers * stage.weights.layer
 
 
 def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
@@ -136,7 +124,7 @@ def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at) + whole,
             activations=held,
-            communication=buffers + _ahead(stage, first, live),
+            communication=buffers + _ahead(stage, first),
             temporaries=stage.boundary,
         )
 
@@ -214,5 +202,6 @@ def _optimizer(stage: Stage) -> Moment:
     """The update: complete gradients, and the temporary of an optimizer that updates all weights at once."""
     each = stage.elements / stage.shards
     kept_gradients = stage.formats.stored if stage.wrapped else stage.formats.gradient
-    temporary = stage.formats.stored * each if stage.traits.foreach_optimizer else 0.0
+    at_once = stage.traits.foreach_optimizer and not stage.job.offload_optimizer
+    temporary = stage.formats.stored * each if at_once else 0.0
     return moment(stage, "optimizer step", gradients=kept_gradients * each, temporaries=temporary)

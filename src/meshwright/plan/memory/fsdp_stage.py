@@ -43,7 +43,8 @@ class Stage:
         logits: those that exist at once, in the compute dtype.
         head_bytes: what final norm and head keep of one micro-batch, logits apart.
         micro_batch_bytes: what one micro-batch in flight keeps on this stage.
-        stored_bytes / optimizer_bytes: this rank's shard of the weights, and its optimizer states on the device.
+        stored_bytes / optimizer_bytes: this rank's shard of the weights, and its optimizer states, on the device. An
+            offloaded optimizer takes the master weights along.
         input_bytes: token ids, labels and rotary tables.
         receive_bytes: torch's pipeline stages own a buffer for each micro-batch and direction
             (torch/distributed/pipelining/stage.py, ``_prepare_forward_infra``).
@@ -90,7 +91,11 @@ class Stage:
         job, layout = self.job, self.job.layout
         self.first, self.last = self.number == 0, self.number == layout.pipeline_stage - 1
         self.pipelined, self.host = layout.pipeline_stage > 1, on_host(job)
-        self.micro_batches, self.zero, self.shards = job.batch.micro_batch_num, layout.zero_stage, layout.zero_shards
+        self.micro_batches, self.shards = job.batch.micro_batch_num, layout.zero_shards
+        self.zero = layout.zero_stage
+        if self.pipelined and job.engine.name != "meshwright":
+            # torch's own stages reduce gradients once a step and keep weights gathered (pipelining/stage.py).
+            self.zero = min(self.zero, 1)
         self.wrapped = layout.zero_ranks > 1 or self.formats.casts
         fusion = layout.comm_fusion if job.engine.name == "meshwright" else 1
         self.fused_layers = max(1, min(fusion, len(self.layers)))
@@ -128,8 +133,10 @@ class Stage:
 
     def _size_base(self) -> None:
         block, count = self.block, self.micro_batches
-        self.stored_bytes = self.formats.stored * self.elements / self.shards
-        self.optimizer_bytes = 0.0 if self.job.offload_optimizer else 2 * self.stored_bytes
+        each = self.elements / self.shards
+        offloaded = self.job.offload_optimizer
+        self.stored_bytes = each * (self.formats.gathered if offloaded else self.formats.stored)
+        self.optimizer_bytes = 0.0 if offloaded else 2 * self.stored_bytes
         tables = 8.0 * block.positions * block.head_dim if block.rope else 0.0
         self.input_bytes = 16.0 * block.tokens * count + tables
         self.receive_bytes = ((not self.first) + (not self.last)) * count * self.boundary
