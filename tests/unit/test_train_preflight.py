@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from meshwright.config.load import load_config
 from meshwright.config.run import Run, resolve
 from meshwright.data.indexed import IndexedWriter
 from meshwright.parallel.devices import KINDS
-from meshwright.train import checkpointing
+from meshwright.train import checkpointing, space
 from meshwright.train.inputs import find_start, train_dataset
 from meshwright.train.preflight import check
 
@@ -39,12 +40,12 @@ def make(folder: Path, *overrides: str, world_size: int = 1, **sections: Any) ->
     return resolve(load_config(path, overrides), world_size)
 
 
-def save_checkpoint(run: Run, root: Path) -> Path:
+def save_checkpoint(run: Run, root: Path, tensors: Any = ()) -> Path:
     from meshwright.checkpoint.store import save
 
     counters = checkpointing.Counters(step=3, tokens=192)
     state = checkpointing.run_state(run, "a", counters, train_dataset(run).fingerprint())
-    return save(root, 3, tensors={}, state=state, rank_state={}, run_id="a")
+    return save(root, 3, tensors=dict(tensors), state=state, rank_state={}, run_id="a")
 
 
 @pytest.mark.usefixtures("corpus")
@@ -103,8 +104,37 @@ def test_a_checkpoint_larger_than_the_disk_is_refused(tmp_path):
     # 1,000 layers of the widest public model: no disk holds it.
     run = make(tmp_path, model={"preset": "llama3.1-405b", "num_layers": 1_000})
     (message,) = check(run, kind=KINDS["cpu"])
-    assert message.startswith("output_dir: one checkpoint needs about 38")
-    assert f"{tmp_path} has" in message
+    assert message.startswith("output_dir: checkpoints will need about 34.8 TiB more (1 x 34.8 TiB at once: ")
+    assert f", {tmp_path} has " in message
+    assert message.endswith(" free; choose another output_dir")
+
+
+@pytest.mark.usefixtures("corpus")
+def test_space_is_that_of_all_checkpoints_there_at_once_less_those_already_there(tmp_path, monkeypatch):
+    # 25,760 parameters (vocabulary padded to 128 rows) of 12 bytes.
+    run = make(tmp_path, "train.train_steps=100", "checkpoint.save_checkpoint_steps=10")
+    size = space.checkpoint_bytes(run)
+    assert size == 309_120
+
+    def messages_with(free: int, *overrides: str) -> list[str]:
+        monkeypatch.setattr(space, "free_bytes", lambda path: free)
+        common = ("train.train_steps=100", "checkpoint.save_checkpoint_steps=10")
+        return check(make(tmp_path, *common, *overrides), kind=KINDS["cpu"])
+
+    assert messages_with(4 * size) == []
+    assert messages_with(4 * size - 1) == [
+        "output_dir: checkpoints will need about 1.2 MiB more (4 x 301.9 KiB at once: 10 saves to come, "
+        f"keep_checkpoint_max 3 and the one being written), {tmp_path} has 1.2 MiB free; "
+        "checkpoint.keep_checkpoint_max=2 fits"
+    ]
+    assert messages_with(2 * size, "train.train_steps=20") == []
+    assert messages_with(4 * size - 1, "checkpoint.keep_checkpoint_max=2") == []
+    assert messages_with(2 * size, "amp_config.amp_level=O3") == []
+    held = save_checkpoint(run, tmp_path / "out" / "checkpoints", {"w": torch.zeros(size // 4)})
+    assert sum(file.stat().st_size for file in held.rglob("*")) > size
+    assert messages_with(3 * size) == []
+    (message,) = messages_with(3 * size - 20_000)
+    assert "4 x 301.9 KiB at once: 10 saves to come" in message
 
 
 @pytest.mark.usefixtures("corpus")

@@ -105,6 +105,12 @@ def next_sequence(root: Path) -> int:
     return 1 + max((m.sequence for _, m in _manifests(root)), default=0)
 
 
+def bytes_held(root: Path, run_id: str) -> list[int]:
+    """Bytes of each committed checkpoint of a run under ``root``, damaged ones as their manifests say."""
+    own = [m for p, m in _manifests(root) if m.run_id == run_id and p.name[0] != "."]
+    return [sum(record.size for record in manifest.files.values()) for manifest in own]
+
+
 def owner(folder: Path) -> str | None:
     """The run that a folder, complete or not, belongs to; None where nothing readable says so."""
     try:

@@ -1,7 +1,6 @@
 """Everything about a run that can be wrong before its workers start."""
 
 import os
-import shutil
 from dataclasses import replace
 
 import torch
@@ -10,13 +9,10 @@ from meshwright.checkpoint.store import CheckpointError
 from meshwright.config.run import Run
 from meshwright.data.errors import DataError
 from meshwright.parallel.devices import DeviceKind, local_device_kind, supports_bfloat16
-from meshwright.spec.parameters import total
 from meshwright.spec.support import unsupported
 from meshwright.train.folders import run_folder
 from meshwright.train.inputs import ResumeError, eval_dataset, find_start, total_steps, train_dataset
-
-BYTES_PER_PARAMETER = 12
-"""fp32 weight and two fp32 moments: the tensors of a checkpoint."""
+from meshwright.train.space import space_problems
 
 
 def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
@@ -26,15 +22,15 @@ def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
     try:
         data = train_dataset(run)
         held_out = eval_dataset(run)
-        total_steps(run, data)
-        find_start(run, data.fingerprint())
+        steps = total_steps(run, data)
+        start = find_start(run, data.fingerprint())
     except (DataError, ResumeError, CheckpointError) as error:
         return [*messages, str(error)]
     except ValueError as error:
         return [*messages, f"train: the run has no step to make: {error}"]
     if run.config.train.eval_steps is not None and held_out is None:
         messages.append("train.eval_steps is set, but dataset.eval_paths names no held-out data")
-    return messages
+    return [*messages, *space_problems(run, steps, start.resume)]
 
 
 def _device_problems(run: Run, kind: DeviceKind) -> list[str]:
@@ -62,10 +58,4 @@ def _folder_problems(run: Run) -> list[str]:
         return [f"output_dir: {root} is a file"]
     if not os.access(existing, os.W_OK):
         return [f"output_dir: {existing} is not writable"]
-    needed = BYTES_PER_PARAMETER * total(run.model, padded=True)
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        return [
-            f"output_dir: one checkpoint needs about {needed / 1e9:.1f} GB, {existing} has {free / 1e9:.1f} GB free"
-        ]
     return []
