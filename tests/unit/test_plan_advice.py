@@ -105,6 +105,9 @@ def test_tensor_parallel_stays_inside_a_node_because_the_network_is_slow() -> No
     assert told, text(found)
     scale = {"s": 1.0, "ms": 1e-3}
     assert float(told[3]) * scale[told[4]] > 2 * float(told[1]) * scale[told[2]]
+    assert re.search(
+        r"between nodes, per device and step: data \([\d.]+ .B, .+ not hidden\) over 400 Gb/s", text(found)
+    )
     everything_near = answer("llama3-70b", 64, "h100", batch=64, seq=4096, per_node=64)
     assert "keep tensor parallel inside a node" not in text(everything_near)
 

@@ -11,7 +11,7 @@ from meshwright.plan.levers import Lever, host_bytes, levers, offloaded, smalles
 from meshwright.plan.memory.report import Category
 from meshwright.plan.question import Question
 from meshwright.plan.search import Answer, Candidate, predict
-from meshwright.plan.words import TERM_WORDS, gib, recompute_word, seconds
+from meshwright.plan.words import TERM_WORDS, gib, recompute_word, seconds, size
 from meshwright.spec.cluster import Cluster
 from meshwright.spec.parameters import total
 
@@ -28,6 +28,7 @@ def advise(answer: Answer) -> list[str]:
     parts: tuple[Callable[[Answer, Candidate], Iterator[str]], ...] = (
         _uncut,
         _zero,
+        _across_nodes,
         _tensor_over_nodes,
         _key_value_heads,
         _long_sequences,
@@ -125,6 +126,22 @@ def _zero(answer: Answer, best: Candidate) -> Iterator[str]:
             f"zero_stage {layout.zero_stage} saves {gib(other.needed - best.needed)} per device against"
             f" {below[-1]} for {_signed(best.seconds - other.seconds)}/step"
         )
+
+
+def _across_nodes(answer: Answer, best: Candidate) -> Iterator[str]:
+    """Which messages of the best use the slow links, and what they cost."""
+    cluster = answer.question.cluster
+    if cluster.num_nodes == 1 or best.time is None:
+        return
+    slow = [item for item in best.time.traffic if item.link == cluster.inter.name]
+    axes = dict.fromkeys(item.axis for item in slow)
+    told = [
+        f"{axis} ({size(sum(item.bytes for item in slow if item.axis == axis))},"
+        f" {seconds(sum(item.exposed for item in slow if item.axis == axis))} of it not hidden)"
+        for axis in axes
+    ]
+    if told:
+        yield f"in {best.name} between nodes, per device and step: {', '.join(told)} over {cluster.inter.name}"
 
 
 def _tensor_over_nodes(answer: Answer, best: Candidate) -> Iterator[str]:

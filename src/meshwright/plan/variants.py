@@ -160,7 +160,9 @@ def _sequence_sharding(question: Question, split: Layout) -> tuple[bool, ...]:
 def _schedules(question: Question, split: Layout) -> Iterator[tuple[PipelineSchedule, int]]:
     """Schedules with their model chunks per rank."""
     fixed, virtual = question.fixed.get("schedule"), question.fixed.get("vpp")
-    known: tuple[PipelineSchedule, ...] = ("1f1b", "gpipe")
+    # GPipe holds every micro-batch at once and is no faster: of other frameworks' schedules only if asked for.
+    gpipe = question.engine.name == "meshwright" or fixed == "gpipe"
+    known: tuple[PipelineSchedule, ...] = ("1f1b", "gpipe") if gpipe else ("1f1b",)
     if split.pipeline_stage == 1:
         known = ("1f1b",)
         fixed = None
