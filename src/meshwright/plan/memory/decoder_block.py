@@ -183,6 +183,14 @@ def _leave_ops(b: Block, name: str) -> list[Op]:
     ]
 
 
+def _dropout_ops(b: Block, name: str) -> list[Op]:
+    """Before the residual: a mask, of one byte on accelerators and of the values' dtype on a CPU (native_dropout)."""
+    if not b.dropout:
+        return []
+    mask = b.R if b.gloo else b.R / b.residual
+    return [Op(f"{name} dropout mask", "elementwise", mask, True), Op(f"{name} dropout", "elementwise", b.R, False)]
+
+
 @lru_cache(maxsize=4096)
 def forward_ops(b: Block) -> tuple[Op, ...]:
     """Results of the forward pass of a block in order, without its input."""
@@ -199,6 +207,7 @@ def forward_ops(b: Block) -> tuple[Op, ...]:
         Op("attention output", "attention", b.Q + b.statistics, True),
         Op("output projection", "matmul", b.G, False),
         *_leave_ops(b, "output projection"),
+        *_dropout_ops(b, "attention"),
         Op("residual after attention", "elementwise", b.R, b.residual == 4 or b.norm == "fused"),
     ]
     ops = (*attention, *_feed_forward_ops(b))
@@ -228,6 +237,7 @@ def _feed_forward_ops(b: Block) -> list[Op]:
         *(gated if b.gated else plain),
         Op("down projection", "matmul", b.G, False),
         *_leave_ops(b, "down projection"),
+        *_dropout_ops(b, "feed-forward"),
         Op("block output", "elementwise", b.R, False),
     ]
 

@@ -21,7 +21,7 @@ BLOCK_ELEMENTS = {True: 2**19, False: 2**26}
 """Elements of the fp32 temporaries of the loss on a CPU and elsewhere (`meshwright.model.loss`)."""
 
 
-def loss_moments(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
+def loss_moments(stage: Stage, live: float, later: bool) -> Iterator[Moment]:
     """Forward of the loss, its backward, and the backward of the head."""
     top = len(stage.layers) - 1
     at = at_layer(stage, top, later)

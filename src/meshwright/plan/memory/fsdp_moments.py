@@ -56,7 +56,7 @@ def _turning_points(stage: Stage) -> list[int]:
     return sorted(points, reverse=True)
 
 
-def _layer(stage: Stage, index: int, live: int, later: bool) -> Moment:
+def _layer(stage: Stage, index: int, live: float, later: bool) -> Moment:
     """The worst moment of the backward pass of one layer."""
     at = at_layer(stage, index, later)
     worst = stage.sizes.backward_in_place if at.in_place(stage) else stage.sizes.backward
@@ -85,7 +85,7 @@ def _message(stage: Stage, at: InBackward) -> float:
     return stage.formats.reduced * min(at.done, stage.fused_layers) * stage.weights.layer
 
 
-def _gathers(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
+def _gathers(stage: Stage, live: float, later: bool) -> Iterator[Moment]:
     """Gathering the next group at the beginning of the top and of the second group's backward."""
     top = len(stage.layers) - 1
     for index in {top, max(stage.group_of(top)[0] - 1, 0)}:
@@ -110,7 +110,7 @@ def _ahead(stage: Stage, first: int) -> float:
     return stage.formats.gathered * below
 
 
-def _group_reductions(stage: Stage, live: int, later: bool) -> Iterator[Moment]:
+def _group_reductions(stage: Stage, live: float, later: bool) -> Iterator[Moment]:
     """Reducing the gradients of the top and of the bottom group of layers."""
     top = len(stage.layers) - 1
     for first, last in {stage.group_of(top), stage.group_of(0)}:
@@ -145,7 +145,7 @@ def _reduction(stage: Stage, at: InBackward, elements: float, final: float) -> t
     return max(copy_in, reduce, key=sum)
 
 
-def _embedding(stage: Stage, live: int, later: bool) -> Moment:
+def _embedding(stage: Stage, live: float, later: bool) -> Moment:
     """The dense gradient of the embedding, after the backward of all layers."""
     at = after_layers(stage, later)
     made = stage.formats.gradient * stage.weights.embedding
@@ -168,7 +168,7 @@ def _cast_to_accumulate(stage: Stage, later: bool) -> float:
     return stage.formats.reduced * stage.weights.embedding if casts else 0.0
 
 
-def _last_reduction(stage: Stage, live: int, later: bool) -> tuple[Moment, ...]:
+def _last_reduction(stage: Stage, live: float, later: bool) -> tuple[Moment, ...]:
     """Reductions after backward: root and embedding, and under a pipeline with ZeRO-0 or 1 all groups."""
     first, last = stage.group_of(0)
     layers = (last - first + 1) * stage.weights.layer

@@ -10,7 +10,7 @@ from meshwright.plan.memory.decoder_block import Block
 from meshwright.plan.memory.fsdp_traits import LEVELS, TRAITS, Formats, Traits, block_of, keep_of, on_host
 from meshwright.plan.memory.fsdp_weights import Weights, weights_of
 
-Flight = tuple[tuple[int, bool], ...]
+Flight = tuple[tuple[float, bool], ...]
 """Candidates for the fullest moment: micro-batches whose activations live, and whether an earlier one has left
 gradients."""
 
@@ -142,12 +142,17 @@ class Stage:
         self.receive_bytes = ((not self.first) + (not self.last)) * count * self.boundary
 
     def _in_flight(self) -> Flight:
-        """1F1B holds ``stages - stage`` micro-batches (arXiv:2104.04473 section 2.2), GPipe all."""
-        count, layout = self.micro_batches, self.job.layout
+        """1F1B holds ``stages - stage`` micro-batches (arXiv:2104.04473 section 2.2), GPipe all.
+
+        Interleaved, the warm-up of a rank is ``(chunks - 1) x stages + 2 x (stages - stage - 1) + 1`` passes through
+        one of its chunks of layers.
+        """
+        count, layout, chunks = self.micro_batches, self.job.layout, self.job.virtual_stages
         if not self.pipelined:
             return ((1, count > 1),)
-        depth = count if layout.pipeline_schedule == "gpipe" else layout.pipeline_stage - self.number
-        live = min(count, depth)
+        after = layout.pipeline_stage - self.number - 1
+        depth = ((chunks - 1) * layout.pipeline_stage + 2 * after + 1) / chunks if chunks > 1 else after + 1
+        live = min(count, count if layout.pipeline_schedule == "gpipe" else depth)
         if count > live:
             return ((live, True),)
         return ((live, False), (live - 1, True)) if live > 1 else ((live, False),)

@@ -26,7 +26,6 @@ class Traits:
         foreach_optimizer: the update goes through one temporary as large as the weights.
         expand_keys: keys and values are repeated before attention.
         operator_policy: selective recomputation keeps every second matrix product.
-        flat_parameters: FSDP1: gradients of a group are one flat tensor of 16 bits before they are reduced.
     """
 
     norm: NormKernel
@@ -36,7 +35,6 @@ class Traits:
     foreach_optimizer: bool = False
     expand_keys: bool = False
     operator_policy: bool = False
-    flat_parameters: bool = False
 
 
 TRAITS: dict[EngineName, Traits] = {
@@ -52,7 +50,7 @@ TRAITS: dict[EngineName, Traits] = {
         operator_policy=True,
     ),
     # llm-foundry: models/mpt (fused cross entropy of flash-attn), optim/decoupled_weight_decay.py (tensor by tensor).
-    "composer": Traits(norm="fused", loss="fused", root_embedding=True, flat_parameters=True),
+    "composer": Traits(norm="fused", loss="fused", root_embedding=True),
     # litgpt: utils.py chunked_cross_entropy (fp32 loss over 16-bit logits), model.py RMSNorm (x.float()).
     "litgpt": Traits(norm="upcast", loss="fp32 copies", root_embedding=True, foreach_optimizer=True, expand_keys=True),
 }
