@@ -115,7 +115,6 @@ def test_devices_that_do_not_divide_do_not_hide_the_other_mistakes(tmp_path: Pat
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("run_mode=finetune", "run_mode"),
         ("pet_config={rank: 8}", "pet_config"),
         ("model.moe={num_experts: 8, experts_per_token: 2}", "model.moe"),
         ("parallel_config.shard={layers.*.mlp.up: columnwise}", "parallel_config.shard"),
@@ -202,6 +201,21 @@ def test_a_hugging_face_directory_gives_the_sizes(tmp_path: Path) -> None:
     assert "model.pretrained_model_dir" in gone
     both = mistakes(tmp_path, f"model: {{preset: llama2-7b, pretrained_model_dir: {tmp_path}}}\n")
     assert "keep one" in both[0]
+
+
+def test_finetune_insists_on_weights(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 64, **sizes}))
+    text = f"model: {{pretrained_model_dir: {tmp_path / 'model'}}}\nrun_mode: finetune\n"
+    (refused,) = mistakes(tmp_path, text)
+    assert "run_mode" in refused
+    assert "holds some" in refused
+    (tmp_path / "model" / "model.safetensors").touch()
+    resolved = run(tmp_path, text)
+    assert resolved.config.model.pretrained_model_dir == str(tmp_path / "model")
+    (saved := tmp_path / "saved.yaml").write_text(resolved_yaml(resolved))
+    assert resolved_yaml(resolve(load_config(saved), 1)) == resolved_yaml(resolved)
 
 
 @pytest.mark.parametrize("name", list(PRESETS))

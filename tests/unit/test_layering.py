@@ -16,7 +16,7 @@ BELOW = {
     "config": {"spec"},
     "data": set(),
     "launch": set(),
-    "checkpoint": set(),
+    "checkpoint": {"spec", "model"},
     "plan": {"spec", "config"},
     "report": {"spec", "config", "plan"},
     "model": {"spec"},

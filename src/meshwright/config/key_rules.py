@@ -1,6 +1,9 @@
 """Rules on keys that no spec value holds: words of the vocabulary that this version refuses by name, and order."""
 
+from pathlib import Path
+
 from meshwright.config.schema import Config
+from meshwright.spec.huggingface import has_weights
 from meshwright.spec.violation import Violation
 
 
@@ -9,9 +12,9 @@ def key_violations(config: Config) -> list[Violation]:
     first, last = config.monitor.profile_steps or (1, 1)
     requests = (
         (
-            config.run_mode == "finetune",
+            config.run_mode == "finetune" and not _has_pretrained_weights(config),
             "run_mode",
-            "finetune is not supported yet: weights cannot be loaded from pretrained_model_dir",
+            "finetune starts from trained weights, and model.pretrained_model_dir names no directory that holds some",
             "pretrain",
         ),
         (config.model.moe is not None, "model.moe", "mixture of experts is not supported yet", "null (dense)"),
@@ -33,3 +36,8 @@ def key_violations(config: Config) -> list[Violation]:
     return [
         Violation(key_path=key, message=message, legal=(legal,)) for asked, key, message, legal in requests if asked
     ]
+
+
+def _has_pretrained_weights(config: Config) -> bool:
+    directory = config.model.pretrained_model_dir
+    return directory is not None and has_weights(Path(directory))

@@ -8,6 +8,7 @@ from meshwright.config.errors import ConfigError, Origin
 from meshwright.config.load import LoadedConfig
 from meshwright.config.schema_model import ModelConfig, RopeScalingConfig
 from meshwright.spec import presets
+from meshwright.spec.huggingface import has_weights, read_model_spec
 from meshwright.spec.layout import Layout
 from meshwright.spec.model import ModelSpec, RopeScaling
 from meshwright.spec.training import TrainSpec
@@ -74,12 +75,13 @@ def base_origin(model: ModelConfig) -> Origin | None:
 
 
 def resolved_section(model: ModelConfig, spec: ModelSpec) -> dict[str, Any]:
-    """The section with every size named. The directory is left out: what it said is now written here."""
+    """The section with every size named. A directory without weights is left out: what it said is now written here."""
     section = model.model_dump() | {name: getattr(spec, name) for name in SIZES}
     if spec.rope_scaling is not None:
         scaling = spec.rope_scaling
         section["rope_scaling"] = {field.name: getattr(scaling, field.name) for field in fields(scaling)}
-    return section | {"pretrained_model_dir": None}
+    directory = model.pretrained_model_dir
+    return section | {"pretrained_model_dir": directory if directory and has_weights(Path(directory)) else None}
 
 
 def _base(loaded: LoadedConfig, errors: list[ConfigError]) -> ModelSpec | None:
@@ -93,8 +95,6 @@ def _base(loaded: LoadedConfig, errors: list[ConfigError]) -> ModelSpec | None:
         if model.preset:
             return presets.preset(model.preset)
         if model.pretrained_model_dir:
-            from meshwright.spec.huggingface import read_model_spec
-
             return read_model_spec(Path(model.pretrained_model_dir) / "config.json")
     except (ValueError, OSError) as error:
         key = "model.preset" if model.preset else "model.pretrained_model_dir"

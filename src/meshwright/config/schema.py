@@ -203,7 +203,7 @@ class Config(Section):
     seed: Natural = entry(1, "Seed of weights, sample order and dropout.")
     output_dir: Word = entry("output", "Directory of the run's logs and checkpoints.")
     run_mode: Literal["pretrain", "finetune"] = entry(
-        "pretrain", "What kind of training this is. finetune is not supported yet."
+        "pretrain", "What kind of training this is; finetune insists on weights in model.pretrained_model_dir."
     )
     model: ModelConfig = Field(default_factory=ModelConfig)
     parallel_config: ParallelConfig = Field(default_factory=ParallelConfig)

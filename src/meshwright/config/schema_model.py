@@ -33,7 +33,9 @@ class ModelConfig(Section):
 
     preset: Word | None = entry(None, "Name of a public model whose sizes are built in.")
     pretrained_model_dir: Word | None = entry(
-        None, "Directory whose config.json gives the sizes. Weights are not read from it yet."
+        None,
+        "Hugging Face directory: its config.json gives the sizes; where it has weights (.safetensors), training starts"
+        " from them.",
     )
     num_layers: Count | None = entry(None, "Transformer layers.")
     hidden_size: Count | None = entry(None, "Width of the residual stream.")

@@ -8,6 +8,7 @@ the same numbers on CPU.)
 import hashlib
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ Rows = Callable[[int, int], Tensor]
 """Rows ``start`` to ``stop`` of a parameter's initial value, fp32 on the CPU."""
 
 Place = Callable[[Tensor, Rows], None]
+
+Initial = Callable[[str, torch.Size, int, int], Tensor]
+"""Rows ``start`` to ``stop`` of the parameter of that name and whole shape, fp32 on the CPU."""
 
 
 def derived_seed(seed: int, name: str) -> int:
@@ -58,16 +62,22 @@ def copy_whole(parameter: Tensor, rows: Rows) -> None:
     parameter.copy_(rows(0, parameter.shape[0]))
 
 
-@torch.no_grad()
 def init_weights(model: nn.Module, spec: ModelSpec, seed: int, place: Place = copy_whole) -> None:
-    """Fill every parameter of ``model`` with its initial value.
+    """Fill every parameter of ``model`` with its initial value; see `fill_weights`."""
+    fill_weights(model, partial(initial_rows, spec, seed), place)
+
+
+@torch.no_grad()
+def fill_weights(model: nn.Module, initial: Initial, place: Place = copy_whole) -> None:
+    """Fill every parameter of ``model``.
 
     Args:
+        initial: where the values come from.
         place: fills a parameter that may hold only a part of the rows.
     """
     for name, parameter in model.named_parameters():
 
         def rows(start: int, stop: int, name: str = name, shape: torch.Size = parameter.shape) -> Tensor:
-            return initial_rows(spec, seed, name, shape, start, stop)
+            return initial(name, shape, start, stop)
 
         place(parameter, rows)

@@ -1,6 +1,7 @@
 """From a model and a layout to what one rank runs."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -10,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from meshwright.model.decoder import Decoder
-from meshwright.model.init import Rows, copy_whole, init_weights
+from meshwright.model.init import Initial, Rows, copy_whole, fill_weights, initial_rows
 from meshwright.parallel.mesh import Mesh
 from meshwright.parallel.pipeline import PipelineExecutor, cut
 from meshwright.parallel.precision import Formats, apply_autocast
@@ -69,17 +70,27 @@ class ParallelModel:
 
 
 def parallelize(
-    spec: ModelSpec, layout: Layout, train: TrainSpec, *, mesh: Mesh, device: torch.device, formats: Formats
+    spec: ModelSpec,
+    layout: Layout,
+    train: TrainSpec,
+    *,
+    mesh: Mesh,
+    device: torch.device,
+    formats: Formats,
+    initial: Initial | None = None,
 ) -> ParallelModel:
     """Build this rank's part of the model with its initial weights, in the order that the package names.
 
     The model is rewritten on the meta device, so no rank ever holds more than its part.
+
+    Args:
+        initial: where the weights come from; None draws them from the run's seed.
     """
     # Until there is a device, shapes are all there is: a mode that makes fake tensors of a device comes in after.
     with unset_fake_temporarily():
         model = _rewritten(spec, layout, train, mesh=mesh, device=device, formats=formats)
     model.to_empty(device=device)
-    init_weights(model, spec, train.seed, place_part)
+    fill_weights(model, initial or partial(initial_rows, spec, train.seed), place_part)
     return ParallelModel(model=model, executor=_executor(model, layout, train, mesh, device, formats))
 
 

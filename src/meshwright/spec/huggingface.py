@@ -79,6 +79,17 @@ def read_model_spec(config_json: Path) -> ModelSpec:
     )
 
 
+def read_family(config_json: Path) -> str:
+    """``model_type`` of a config.json, or of the one in a directory. Raises ValueError where it is not supported."""
+    return JsonSource.open(config_json).choice("model_type", tuple(ARCHITECTURES))
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a model directory holds weights in any format, beside its config.json."""
+    kinds = ("*.safetensors", "*.bin", "*.pth", "*.pt", "*.ckpt")
+    return any(True for kind in kinds for _ in folder.glob(kind))
+
+
 def to_config_json(spec: ModelSpec) -> dict[str, Any]:
     """The content of config.json for a model, in the keys that every transformers version since 4.43 reads.
 
@@ -88,7 +99,7 @@ def to_config_json(spec: ModelSpec) -> dict[str, Any]:
     Raises:
         ValueError: no family of transformers has this combination of features.
     """
-    family = _family(spec)
+    family = family_of(spec)
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[family]],
         "model_type": family,
@@ -114,6 +125,28 @@ def to_config_json(spec: ModelSpec) -> dict[str, Any]:
     if family == "llama":
         config["mlp_bias"] = spec.mlp_bias
     return config | _window_json(spec, family)
+
+
+def family_of(spec: ModelSpec) -> str:
+    """The ``model_type`` whose network this is. Raises ValueError where no family has these features together."""
+    all_windows = spec.sliding_window is not None and spec.sliding_window_layers is None
+    both_biases = spec.attention_bias == spec.attention_output_bias
+    no_bias = not (spec.attention_bias or spec.attention_output_bias or spec.mlp_bias)
+    if spec.qk_norm and both_biases and not spec.mlp_bias:
+        return "qwen3"
+    if not spec.qk_norm and spec.attention_bias and not spec.attention_output_bias and not spec.mlp_bias:
+        return "qwen2"
+    if not spec.qk_norm and all_windows and no_bias:
+        return "mistral"
+    if not spec.qk_norm and spec.sliding_window is None and both_biases:
+        return "llama"
+    names = ("qk_norm", "attention_bias", "attention_output_bias", "mlp_bias", "sliding_window")
+    features = ", ".join(f"{name} {getattr(spec, name)}" for name in names)
+    raise ValueError(
+        f"no Hugging Face family has {features} together; llama: equal attention biases, mlp_bias;"
+        f" mistral: a window over all layers, no bias; qwen2: attention_bias alone, windows;"
+        f" qwen3: qk_norm, equal attention biases, windows"
+    )
 
 
 def _rope(source: JsonSource, positions: int) -> tuple[float, RopeScaling | None]:
@@ -182,24 +215,3 @@ def _window_json(spec: ModelSpec, family: str) -> dict[str, Any]:
         "max_window_layers": windowed.index(True),
         "layer_types": ["sliding_attention" if window else "full_attention" for window in windowed],
     }
-
-
-def _family(spec: ModelSpec) -> str:
-    all_windows = spec.sliding_window is not None and spec.sliding_window_layers is None
-    both_biases = spec.attention_bias == spec.attention_output_bias
-    no_bias = not (spec.attention_bias or spec.attention_output_bias or spec.mlp_bias)
-    if spec.qk_norm and both_biases and not spec.mlp_bias:
-        return "qwen3"
-    if not spec.qk_norm and spec.attention_bias and not spec.attention_output_bias and not spec.mlp_bias:
-        return "qwen2"
-    if not spec.qk_norm and all_windows and no_bias:
-        return "mistral"
-    if not spec.qk_norm and spec.sliding_window is None and both_biases:
-        return "llama"
-    names = ("qk_norm", "attention_bias", "attention_output_bias", "mlp_bias", "sliding_window")
-    features = ", ".join(f"{name} {getattr(spec, name)}" for name in names)
-    raise ValueError(
-        f"no Hugging Face family has {features} together; llama: equal attention biases, mlp_bias;"
-        f" mistral: a window over all layers, no bias; qwen2: attention_bias alone, windows;"
-        f" qwen3: qk_norm, equal attention biases, windows"
-    )

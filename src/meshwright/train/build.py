@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from meshwright.model.init import derived_seed
+from meshwright.model.init import Initial, derived_seed
 from meshwright.parallel.apply import parallelize
 from meshwright.parallel.devices import DeviceKind
 from meshwright.parallel.mesh import build_mesh
@@ -16,16 +16,27 @@ from meshwright.train.step import TrainState
 
 
 def build_state(
-    spec: ModelSpec, layout: Layout, train: TrainSpec, *, kind: DeviceKind, device: torch.device, chosen: Formats
+    spec: ModelSpec,
+    layout: Layout,
+    train: TrainSpec,
+    *,
+    kind: DeviceKind,
+    device: torch.device,
+    chosen: Formats,
+    initial: Initial | None = None,
 ) -> TrainState:
-    """Build this rank's model, optimizer and loss scale. The default process group must be up."""
+    """Build this rank's model, optimizer and loss scale. The default process group must be up.
+
+    Args:
+        initial: where the weights come from; None draws them from the run's seed.
+    """
     mesh = build_mesh(layout, kind.name)
     tied = spec.tie_word_embeddings
     if tied:
         # Created by all ranks at the same point, whether or not they are at an end.
         _ = mesh.ends_group
     seed_dropout(train.seed, mesh.zero_rank, mesh.at.pipeline, mesh.at.model if layout.use_seq_parallel else 0)
-    parallel = parallelize(spec, layout, train, mesh=mesh, device=device, formats=chosen)
+    parallel = parallelize(spec, layout, train, mesh=mesh, device=device, formats=chosen, initial=initial)
     parameters = dict(parallel.model.named_parameters())
     return TrainState(
         model=parallel.model,

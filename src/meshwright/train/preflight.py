@@ -12,6 +12,7 @@ from meshwright.parallel.devices import DeviceKind, local_device_kind, supports_
 from meshwright.spec.support import unsupported
 from meshwright.train.folders import run_folder
 from meshwright.train.inputs import ResumeError, eval_dataset, find_start, total_steps, train_dataset
+from meshwright.train.pretrained import pretrained_weights
 from meshwright.train.space import space_problems
 
 
@@ -24,6 +25,8 @@ def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
         held_out = eval_dataset(run)
         steps = total_steps(run, data)
         start = find_start(run, data.fingerprint())
+        if start.resume is None:
+            pretrained_weights(run)
     except (DataError, ResumeError, CheckpointError) as error:
         return [*messages, str(error)]
     except ValueError as error:

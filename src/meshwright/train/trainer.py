@@ -28,6 +28,7 @@ from meshwright.train.folders import run_folder
 from meshwright.train.inputs import Resume, Start, eval_dataset, find_start, total_steps, train_dataset
 from meshwright.train.metrics import JsonlSink, Sink, SpeedMeter, StepTime, TensorBoardSink, step_line
 from meshwright.train.nonfinite import NonFiniteError, explain, locate
+from meshwright.train.pretrained import pretrained_weights
 from meshwright.train.profile import StepProfiler
 from meshwright.train.record import write_record
 from meshwright.train.start import start_lines
@@ -67,8 +68,17 @@ class Trainer:
         self.total_steps = total_steps(run, self.data)
         self.formats: Formats = formats(run.train.precision, kind)
         set_position(phase="build model")
+        # A run that goes on has its weights in its checkpoint; where it once started from may be gone.
+        resumes = find_start(run, self.fingerprint).resume is not None
+        self.pretrained = None if resumes else pretrained_weights(run)
         self.state: TrainState = build_state(
-            run.model, run.layout, run.train, kind=kind, device=device, chosen=self.formats
+            run.model,
+            run.layout,
+            run.train,
+            kind=kind,
+            device=device,
+            chosen=self.formats,
+            initial=self.pretrained.initial if self.pretrained else None,
         )
         self.counters = Counters()
         self.run_id = self._shared(uuid.uuid4().hex)
@@ -272,6 +282,8 @@ class Trainer:
             self._say(f"passed over {line}")
         resume = start.resume
         if resume is None:
+            drawn = f"drawn from seed {self.run.train.seed}"
+            self._say(f"weights: {self.pretrained.describe() if self.pretrained else drawn}")
             return
         note = ""
         if not checkpointing.same_ranks(resume.state, self.run.layout):
