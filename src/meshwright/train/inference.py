@@ -58,7 +58,7 @@ def load_model(target: Path, *, kind: DeviceKind, device: torch.device) -> Loade
     """Load the weights of a run or checkpoint into one model, in evaluation mode."""
     checkpoint = find_checkpoint(target)
     state = read_state(checkpoint)
-    run = _run_of(state["config"])
+    run = run_of(state["config"])
     chosen = formats(run.train.precision, kind)
     with torch.device("meta"):
         model = Decoder(run.model, seq_length=run.train.seq_length)
@@ -69,7 +69,7 @@ def load_model(target: Path, *, kind: DeviceKind, device: torch.device) -> Loade
     return LoadedModel(model=model.eval(), checkpoint=checkpoint, step=state["counters"]["step"], run=run)
 
 
-def _run_of(config_text: str) -> Run:
+def run_of(config_text: str) -> Run:
     """The run that a saved config describes, cut down to one rank: the model does not depend on the layout."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(config_text)
@@ -78,4 +78,6 @@ def _run_of(config_text: str) -> Run:
         overrides = [f"parallel_config.{name}=1" for name in one_rank]
         overrides += ["parallel_config.stage_layers=null", "parallel_config.zero_group_size=null"]
         overrides += ["parallel_config.micro_batch_num=null"]
+        # Weights come from the checkpoint; where the run once started from may be gone.
+        overrides += ["model.pretrained_model_dir=null", "run_mode=pretrain"]
         return resolve(load_config(Path(file.name), overrides), 1)
