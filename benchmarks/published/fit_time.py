@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from benchmarks.published.evaluate import time_rows
@@ -28,11 +29,13 @@ from meshwright.plan.time.step import predict
 
 HUBER = 0.12
 """Log ratio beyond which a row counts linearly."""
-PRIOR = 0.02
-"""Pull towards the start, as rows' worth of squared log distance: what rows do not determine stays where it was."""
-JOINED = 0.15
+PRIOR = 0.01
+"""Pull of each constant towards its start, in rows: what rows do not determine stays where it was."""
+JOINED = 0.05
 """Weight of rows of quality B against A."""
 STEP = 0.02
+FEWEST = 10
+"""Rows without which an engine keeps the defaults of the device family."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "matmul": (0.3, 0.95),
     "bandwidth": (0.2, 0.95),
@@ -62,10 +65,11 @@ def main() -> int:
             groups[job.engine.name, job.cluster.device.family].append((row, job))
     table = json.loads(json.dumps(stored.table()))
     for (engine, family), pairs in sorted(groups.items()):
-        if len(pairs) < 8 or (args.only and f"{engine}:{family}" not in args.only):
+        if len(pairs) < FEWEST or (args.only and f"{engine}:{family}" not in args.only):
             continue
         table.setdefault(engine, {})[family] = report(engine, family, pairs, args.rows)
     if args.write:
+        table["default"] = {"default": table["default"]["default"], **family_defaults(table)}
         path = Path(stored.__file__).with_name("constants.json")
         path.write_text(json.dumps(table, indent=1) + "\n")
     return 0
@@ -85,7 +89,7 @@ def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[s
     """Fit one engine and family, print what came out, and return the constants as they are stored."""
     sample = pairs[:: -(-len(pairs) // most)]
     names = free(pairs)
-    start = stored.constants(engine, family)
+    start = Constants(**stored.table()["default"]["default"])
     best = fit(sample, start, names)
     print(f"{engine} {family}: {len(pairs)} rows, {len(sample)} in the fit")
     for name in names:
@@ -132,7 +136,7 @@ def residuals(pairs: Sequence[Pair], values: Constants) -> np.ndarray:
     return np.array([np.log(predict(job, values).seconds / float(row.text("step_time_s"))) for row, job in pairs])
 
 
-def fit(pairs: Sequence[Pair], start: Constants, names: Sequence[str], rounds: int = 12) -> Constants:
+def fit(pairs: Sequence[Pair], start: Constants, names: Sequence[str], rounds: int = 20) -> Constants:
     """Gauss-Newton with Huber weights and Levenberg damping, in the logarithm of the constants."""
     origin = np.log([getattr(start, name) for name in names])
 
@@ -141,21 +145,20 @@ def fit(pairs: Sequence[Pair], start: Constants, names: Sequence[str], rounds: i
 
     point, damping, share = bounded(origin, names), 1e-2, weights_of(pairs)
     current = residuals(pairs, of(point))
-    loss = huber(current, share) + pull(point, origin, len(pairs))
+    loss = huber(current, share) + pull(point, origin)
     for _ in range(rounds):
         slopes = np.stack(
             [(residuals(pairs, of(point + STEP * unit)) - current) / STEP for unit in np.eye(len(names))], 1
         )
         weights = share * np.minimum(1.0, HUBER / np.maximum(np.abs(current), 1e-9))
-        prior = PRIOR * len(pairs) / 100
-        normal = slopes.T @ (weights[:, None] * slopes) + prior * np.eye(len(names))
-        gradient = slopes.T @ (weights * current) + prior * (point - origin)
+        normal = slopes.T @ (weights[:, None] * slopes) + PRIOR * np.eye(len(names))
+        gradient = slopes.T @ (weights * current) + PRIOR * (point - origin)
         before = loss
         for _ in range(6):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
             trial = bounded(point + np.clip(step, -0.7, 0.7), names)
             after = residuals(pairs, of(trial))
-            trial_loss = huber(after, share) + pull(trial, origin, len(pairs))
+            trial_loss = huber(after, share) + pull(trial, origin)
             if trial_loss < loss:
                 point, current, loss, damping = trial, after, trial_loss, damping / 4
                 break
@@ -177,9 +180,19 @@ def huber(errors: np.ndarray, weights: np.ndarray) -> float:
     return float((weights * np.where(size < HUBER, size**2 / 2, HUBER * (size - HUBER / 2))).sum())
 
 
-def pull(point: np.ndarray, origin: np.ndarray, rows: int) -> float:
+def pull(point: np.ndarray, origin: np.ndarray) -> float:
     """The prior's part of the loss."""
-    return float(PRIOR * rows / 100 * ((point - origin) ** 2).sum() / 2)
+    return float(PRIOR * ((point - origin) ** 2).sum() / 2)
+
+
+def family_defaults(table: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Medians over the engines that were fitted on each family, for engines that were not."""
+    fitted: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for engine, families in table.items():
+        for family, values in families.items() if engine != "default" else ():
+            for name, value in values.items():
+                fitted[family][name].append(value)
+    return {family: {name: median(found) for name, found in names.items()} for family, names in fitted.items()}
 
 
 def leave_one_model_out(
