@@ -4,7 +4,10 @@ State and step are those of `meshwright.train`; what is exchanged is the world t
 which kernels a device would choose (`target`).
 """
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +60,14 @@ def execute(
     with fake_world(rank, layout.world_size, real_tensors=real), on.kernels():
         position = Position()
         tracker = MemoryTracker(position, rounding=on.rounding, workspaces=on.workspaces, observer=observer)
-        with tracker.watching():
-            state = _state(spec, layout, train)
+        with tracker.watching(), _garbage_kept():
+            state, batch = rank_state(spec, layout, train), rank_batch(train)
             _observe(state, position, tracker)
+            tracker.tag((batch.tokens, batch.labels), "inputs")
             for size in on.held:
                 tracker.hold(size, "matrix product workspace")
-            batch = _batch(train)
-            tracker.tag((batch.tokens, batch.labels), "inputs")
             for _ in range(steps):
+                gc.collect()
                 tracker.tape.starts.append(len(tracker.tape.events))
                 position.begin_step()
                 observer.clear()
@@ -72,7 +75,20 @@ def execute(
     return Execution(tape=tracker.tape, traffic=observer.traffic(), seconds=time.perf_counter() - started)
 
 
-def _state(spec: ModelSpec, layout: Layout, train: TrainSpec) -> TrainState:
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Leave cycles of Python objects alone: when they are found depends on everything else in the process."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def rank_state(spec: ModelSpec, layout: Layout, train: TrainSpec) -> TrainState:
+    """The state that `train_step` takes, of this rank of the current world."""
     kind = KINDS["cpu"]
     return build_state(spec, layout, train, kind=kind, device=CPU, chosen=formats(train.precision, kind))
 
@@ -90,6 +106,7 @@ def _observe(state: TrainState, position: Position, tracker: MemoryTracker) -> N
     optimizer.step = position.within("optimizer", "gradients", optimizer.step)
 
 
-def _batch(train: TrainSpec) -> Batch:
+def rank_batch(train: TrainSpec) -> Batch:
+    """A batch of the sizes of one data rank's."""
     shape = (train.batch.micro_batch_size * train.batch.micro_batch_num, train.seq_length)
     return Batch(tokens=torch.zeros(shape, dtype=torch.int64), labels=torch.zeros(shape, dtype=torch.int64))

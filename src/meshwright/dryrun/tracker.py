@@ -74,6 +74,7 @@ class MemoryTracker(TorchDispatchMode):
         self._streams: dict[int, int] = {id(torch.cpu._default_cpu_stream): 0}
         self._kept_streams: list[Any] = []
         self._count = 0
+        self._closed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, WRAPPERS) for kind in types):
@@ -114,6 +115,7 @@ class MemoryTracker(TorchDispatchMode):
                 yield
         finally:
             torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+            self._closed = True
 
     def _note(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         name = func._schema.name
@@ -158,7 +160,8 @@ class MemoryTracker(TorchDispatchMode):
 
         def released(_reference: Any) -> None:
             del self._records[key]
-            self._resize(record, 0, "")
+            if not self._closed:
+                self._resize(record, 0, "")
 
         self._records[key] = (record, weakref.ref(storage, released))
 
