@@ -9,15 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
@@ -64,13 +65,40 @@ class Writer(FileSystemWriter):
             raise _os_error_behind(error) or error from None
 
 
-class Planner(DefaultSavePlanner):
-    """Writes blocks held by several ranks once. On the first rank ``file_bytes`` is about what that takes."""
+Block = MetadataIndex
+"""Which part of which tensor: its name, and its offset where it is one of several."""
 
-    def __init__(self, folder: Path) -> None:
+
+class Copies(Protocol):
+    """Something that keeps tensors as they are at one moment."""
+
+    def take(self, blocks: Mapping[Block, Tensor]) -> Mapping[Block, Tensor]:
+        """Copies of ``blocks`` that nobody changes."""
+        ...
+
+
+class Planner(DefaultSavePlanner):
+    """Writes blocks held by several ranks once. On the first rank ``file_bytes`` is about what that takes.
+
+    With ``copies`` the blocks that this rank writes are copied when the plan is final, and the copies are written.
+    """
+
+    def __init__(self, folder: Path, copies: Copies | None = None) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.folder = folder
         self.file_bytes = 0
+        self._copies = copies
+        self._copied: Mapping[Block, Tensor] | None = None
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        plan = super().finish_plan(new_plan)
+        if self._copies is not None:
+            indices = [item.index for item in plan.items]
+            self._copied = self._copies.take({i: super(Planner, self).lookup_object(i).detach() for i in indices})
+        return plan
+
+    def lookup_object(self, index: Block) -> Any:
+        return super().lookup_object(index) if self._copied is None else self._copied[index]
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         plans, metadata = super().create_global_plan(all_plans)

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.checkpoint import rank_state as rank_codec
+from meshwright.checkpoint.dcp_files import Copies
 from meshwright.checkpoint.errors import CheckpointError, CheckpointMismatch, PeerLost
 from meshwright.checkpoint.files import (
     FileRecord,
@@ -87,6 +88,7 @@ def save(
     run_id: str,
     keep: int | None = None,
     group: dist.ProcessGroup | None = None,
+    copies: Copies | None = None,
 ) -> Path:
     """Save one step; every rank of ``group`` calls it. Returns the committed folder.
 
@@ -101,6 +103,7 @@ def save(
         run_id: whose checkpoint this is. Folders of other runs are never overwritten, counted or removed.
         keep: how many complete checkpoints of this run stay; 0 or None keeps all.
         group: a gloo group of the ranks that save together; None is the default group or a single process.
+        copies: where the tensors are copied to once it is known which rank writes what; None writes them as they are.
 
     Raises:
         CheckpointError on every rank, naming the ranks that failed and why; what was saved before is intact.
@@ -113,7 +116,7 @@ def save(
     free = ranks.first(what, lambda: _prepare(final, partial, run_id))
     try:
         ranks.agree(what, lambda: _require_shared(partial))
-        files = _write(partial, tensors, state, rank_state, ranks)
+        files = _write(partial, tensors, state, rank_state, ranks, copies)
         ranks.first(what, lambda: _commit(final, partial, files, _manifest(root, step, run_id, ranks.size)))
     except PeerLost:
         raise
@@ -220,9 +223,10 @@ def _write(
     state: Mapping[str, Any],
     rank_state: Mapping[str, Any],
     ranks: Ranks,
+    copies: Copies | None,
 ) -> dict[str, FileRecord]:
     """Write all files; every rank gets the records of all, by path relative to the checkpoint."""
-    tensor_files, tensor_bytes = write_tensors(partial / TENSORS, tensors, ranks)
+    tensor_files, tensor_bytes = write_tensors(partial / TENSORS, tensors, ranks, copies)
     json_bytes = 0
 
     def own_files() -> dict[str, FileRecord]:

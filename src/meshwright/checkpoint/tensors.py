@@ -7,6 +7,7 @@ lets another layout read it.
 from __future__ import annotations
 
 import pickle
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from meshwright.checkpoint.dcp_files import Planner, Reader, Writer
+from meshwright.checkpoint.dcp_files import Copies, Planner, Reader, Writer
 from meshwright.checkpoint.errors import CheckpointError, CheckpointMismatch, Failure, PeerLost, failed
 from meshwright.checkpoint.files import FileRecord
 from meshwright.checkpoint.ranks import Ranks
@@ -29,13 +30,17 @@ Description = tuple[tuple[int, ...], torch.dtype]
 _SHOWN = 10
 
 
-def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> tuple[dict[str, FileRecord], int]:
+def write_tensors(
+    folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks, copies: Copies | None = None
+) -> tuple[dict[str, FileRecord], int]:
     """Write every rank's ``tensors`` into ``folder``; blocks that several ranks hold are written once.
+
+    With ``copies`` what is written is copied first; the tensors may change from then on.
 
     Returns the files that this rank wrote and, on the first rank, about the bytes of all files (0 elsewhere).
     Raises CheckpointError with the failed ranks and ``needed`` set, PeerLost when a rank died.
     """
-    writer, planner = Writer(folder), Planner(folder)
+    writer, planner = Writer(folder), Planner(folder, copies)
     try:
         with _quiet():
             dcp_save(
@@ -126,7 +131,11 @@ def _failures(error: CheckpointException, ranks: Ranks) -> list[Failure]:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    # DCP warns about every call without a process group; for eval and generate that is the normal case.
+    # DCP warns about every call without a process group; for eval and generate that is the normal case. Filters are
+    # shared by all threads: a save in the background, which has a group, must not touch them.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
