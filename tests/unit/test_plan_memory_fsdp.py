@@ -1,10 +1,13 @@
 """Peak memory of the FSDP family against published runs, rules of thumb, and its own parts."""
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.plan.engines import EngineName, engine
 from meshwright.plan.job import Adapter, Job
 from meshwright.plan.memory import predict_memory
+from meshwright.plan.memory.block_backward import backward_events
 from meshwright.plan.memory.decoder_block import Block, forward_ops, kept, remade
 from meshwright.plan.network import Network
 from meshwright.spec.catalogue import device_cluster
@@ -271,6 +274,30 @@ class TestBlock:
         whole = kept(self.BLOCK, "autograd")
         for keep in ("input", ("elementwise",), ("elementwise", "attention"), "every second matmul"):
             assert kept(self.BLOCK, keep) < whole <= remade(self.BLOCK, keep)
+
+    @pytest.mark.parametrize("norm", ["decomposed", "cast", "upcast", "fused"])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {},
+            {"compute": 4, "residual": 4},
+            {"residual": 4},
+            {"tensor": 2},
+            {"tensor": 2, "sequence": 2},
+            {"gated": False, "rope": False},
+            {"qk_norm": True},
+            {"expand_keys": True},
+            {"expand_keys": True, "qk_norm": True, "rope": False},
+            {"dropout": True, "materialised": True},
+        ],
+        ids=str,
+    )
+    def test_backward_drops_what_forward_kept(self, norm, change):
+        block = replace(self.BLOCK, norm=norm, **change)
+        temporaries, dropped, _ = (sum(change) for change in zip(*backward_events(block), strict=True))
+        assert dropped == pytest.approx(kept(block, "autograd"))
+        # What is left is the gradient of the block's input.
+        assert temporaries == pytest.approx(block.R)
 
     def test_kept_views_hold_the_results_they_are_views_of(self):
         assert kept(self.BLOCK, ("matmul",)) == sum(op.size for op in forward_ops(self.BLOCK))

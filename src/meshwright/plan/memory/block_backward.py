@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from meshwright.plan.memory.decoder_block import Block, Keep, head_input, head_norm_ops, kept, remade
+from meshwright.plan.memory.decoder_block import Block, Keep, dropout_mask, head_input, head_norm_ops, kept, remade
 
 Event = tuple[float, float, float]
 """Change of temporaries, of dropped saved tensors, and of weight gradients (elements)."""
@@ -54,10 +54,12 @@ def _norm_backward(b: Block) -> list[Event]:
         return [(b.R, 0, 0), (-b.n, b.R, 0), (-b.R, 0, 0)]
     if b.norm == "cast":
         return [*cast, (b.R32, 0, 0), (-b.R32, own or b.R, 0), *back, (-b.R, 0, 0)]
+    if b.norm == "upcast":
+        scale: list[Event] = [(2 * b.n, 0, 0), (-2 * b.n, b.n, 0), *cast]
+    else:
+        scale = [*cast, (2 * b.R32, 0, 0), (-2 * b.R32, b.R32, 0)]
     return [
-        *cast,
-        (2 * b.R32, 0, 0),
-        (-2 * b.R32, b.R32, 0),
+        *scale,
         (2 * b.R32, 0, 0),
         (-2 * b.R32, 0, 0),
         (4 * b.R32, 0, 0),
@@ -68,9 +70,15 @@ def _norm_backward(b: Block) -> list[Event]:
 
 
 def _head_norm_backward(b: Block, size: float) -> list[Event]:
-    saved = sum(op.size for op in head_norm_ops(b, "", size) if op.kept) + (size if b.projections_read else 0.0)
+    # What attention reads is dropped with the rest of its inputs.
+    own = [op for op in head_norm_ops(b, "", size) if op.kept and not op.name.endswith("scaled")]
+    saved = sum(op.size for op in own) + (size if b.projections_read else 0.0)
     wide = (5 if b.norm == "decomposed" else 2) * size * 4 / b.compute
     return [(wide, 0, 0), (-wide, saved, 0)]
+
+
+def _dropout_backward(b: Block) -> list[Event]:
+    return [(b.R, 0, 0), (-b.R, dropout_mask(b), 0)] if b.dropout else []
 
 
 def _feed_forward_backward(b: Block) -> list[Event]:
@@ -128,9 +136,11 @@ def backward_events(b: Block) -> tuple[Event, ...]:
     """Rise and fall of memory over the backward pass of a block whose saved tensors are all there."""
     return (
         (b.R, 0, 0),
+        *_dropout_backward(b),
         *_feed_forward_backward(b),
         *_enter_backward(b),
         *_norm_backward(b),
+        *_dropout_backward(b),
         *_attention_backward(b),
         *_enter_backward(b),
         *_norm_backward(b),

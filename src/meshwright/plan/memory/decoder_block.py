@@ -162,12 +162,12 @@ def head_norm_ops(b: Block, name: str, size: float) -> tuple[Op, ...]:
     if b.norm == "decomposed":
         ops.append(Op(f"{name} squared", "elementwise", wide, False))
         ops.append(Op(f"{name} normalised", "elementwise", wide, True))
-    return (*ops, Op(f"{name} scaled", "elementwise", size, not b.rope))
+    return (*ops, Op(f"{name} scaled", "elementwise", size, not b.rope and (name == "queries" or not b.expand_keys)))
 
 
-def _rope_ops(b: Block, name: str, size: float) -> list[Op]:
+def _rope_ops(name: str, size: float, *, read: bool) -> list[Op]:
     parts = [("times cos", 1.0, False), ("negated half", 0.5, False), ("rotated", 1.0, False)]
-    parts += [("times sin", 1.0, False), ("turned", 1.0, True)]
+    parts += [("times sin", 1.0, False), ("turned", 1.0, read)]
     return [Op(f"{name} {part}", "elementwise", share * size, kept) for part, share, kept in parts]
 
 
@@ -183,12 +183,18 @@ def _leave_ops(b: Block, name: str) -> list[Op]:
     ]
 
 
+def dropout_mask(b: Block) -> float:
+    """A mask of one byte an element on accelerators, of the values' dtype on a CPU (``native_dropout``)."""
+    return b.R if b.gloo else b.R / b.residual
+
+
 def _dropout_ops(b: Block, name: str) -> list[Op]:
-    """Before the residual: a mask, of one byte on accelerators and of the values' dtype on a CPU (native_dropout)."""
     if not b.dropout:
         return []
-    mask = b.R if b.gloo else b.R / b.residual
-    return [Op(f"{name} dropout mask", "elementwise", mask, True), Op(f"{name} dropout", "elementwise", b.R, False)]
+    return [
+        Op(f"{name} dropout mask", "elementwise", dropout_mask(b), True),
+        Op(f"{name} dropout", "elementwise", b.R, False),
+    ]
 
 
 @lru_cache(maxsize=4096)
@@ -197,12 +203,12 @@ def forward_ops(b: Block) -> tuple[Op, ...]:
     attention = [
         *_norm_ops(b, "attention norm"),
         Op("queries", "matmul", b.Q, b.projections_read),
-        Op("keys", "matmul", b.K, b.projections_read),
+        Op("keys", "matmul", b.K, b.projections_read and (b.qk_norm or not b.expand_keys)),
         Op("values", "matmul", b.K, not b.expand_keys),
         *(head_norm_ops(b, "queries", b.Q) + head_norm_ops(b, "keys", b.K) if b.qk_norm else ()),
         *((Op("rotary tables", "elementwise", b.tables, True),) if b.tables else ()),
-        *(_rope_ops(b, "queries", b.Q) if b.rope else ()),
-        *(_rope_ops(b, "keys", b.K) if b.rope else ()),
+        *(_rope_ops("queries", b.Q, read=True) if b.rope else ()),
+        *(_rope_ops("keys", b.K, read=not b.expand_keys) if b.rope else ()),
         *((Op("repeated keys and values", "elementwise", 2 * b.Q, True),) if b.expand_keys else ()),
         Op("attention output", "attention", b.Q + b.statistics, True),
         Op("output projection", "matmul", b.G, False),

@@ -195,7 +195,8 @@ def stages_of(job: Job, numbers: Container[int] | None = None) -> Iterator[Stage
     weights = weights_of(job.network, layout.model_parallel, layout.expert_parallel)
     formats, traits = LEVELS[job.precision.amp_level], TRAITS[job.engine.name]
     begin = 0
-    for number, count in enumerate(stage_layers(job)):
+    # With fewer layers than stages no cut is legal; each stage then counts one.
+    for number, count in enumerate(max(1, count) for count in stage_layers(job)):
         if numbers is None or number in numbers:
             yield Stage(
                 job=job,
