@@ -16,8 +16,9 @@ HOST_ADAM_RATE = 2.0e9
 
 def optimizer_seconds(job: Job, machine: Machine, stage: Stage) -> float:
     """Seconds of the update of what one rank of a stage owns."""
-    weights = stage.dense_weights + stage.expert_weights
-    owned = weights / job.layout.zero_shards
+    shards = job.layout.zero_shards
+    # Ranks that share out the experts hold different ones: fewer are left to share out their states.
+    owned = stage.dense_weights / shards + stage.expert_weights / max(1, shards // job.layout.expert_parallel)
     if job.adapter is not None:
         share = 2.0 * job.adapter.rank / job.network.hidden_size
         owned *= min(1.0, share)
