@@ -59,7 +59,7 @@ def job_of(row: Row) -> Job:
         seq_length=row.whole("seq_len"),
         batch=batch,
         virtual_stages=row.whole("vpp", 1),
-        recompute=_recompute("" if _keeps_activations(row) else row.text("recompute"), network.num_layers),
+        recompute=_recompute("" if _keeps_activations(row) else _recompute_text(row, profile), network.num_layers),
         recompute_modules=_recompute_modules(row.text("recompute")),
         precision=_precision(row),
         float8="fp8" in row.text("precision").lower() or "float8" in row.text("precision").lower(),
@@ -139,6 +139,16 @@ def _keeps_activations(row: Row) -> bool:
     take 1.0 ms more, which is 248 TFLOP/s of an A100 for the products of forward and backward but 359, above its peak,
     if forward ran twice. The runs on several nodes fit recomputation."""
     return row.source == "vtrain_a100" and row.whole("n_gpus") <= row.whole("gpus_per_node", 8)
+
+
+def _recompute_text(row: Row, profile: Engine) -> str:
+    """What the row says; where it says nothing, the framework's default.
+
+    LitGPT's FSDP strategy and torchtune's recipes recompute every block (litgpt/finetune/lora.py,
+    ``activation_checkpointing_policy``; torchtune recipes/configs, ``enable_activation_checkpointing``).
+    """
+    text = row.text("recompute")
+    return "full" if profile.name == "litgpt" and text.startswith("not stated") else text
 
 
 def _recompute(text: str, layers: int) -> Recompute:
