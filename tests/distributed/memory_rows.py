@@ -138,6 +138,17 @@ ROWS: tuple[MemoryRow, ...] = (
     row("dp2 pp2 zero3 O2, weights dominate", WIDE, data_parallel=2, pipeline_stage=2, zero_stage=3,
         micro_batch_num=4, precision=O2),
     row("tp2 pp2 O2", model_parallel=2, pipeline_stage=2, use_seq_parallel=True, micro_batch_num=4, precision=O2),
+    # Written after the model was done.
+    row("one rank, dropout", replace(DEEP, hidden_dropout=0.1)),
+    row("one rank, biases", replace(DEEP, attention_bias=True, attention_output_bias=True, mlp_bias=True)),
+    row("one rank, window of 64", replace(DEEP, sliding_window=64)),
+    row("one rank, 32000 words", replace(BALANCED, vocab_size=32000)),
+    row("one rank, 1024 tokens", seq_length=1024, micro_batch_size=1),
+    row("tp4, weights dominate", WIDE, model_parallel=4),
+    row("dp2 pp2 gpipe zero3 comm_fusion 2", DEEP, data_parallel=2, pipeline_stage=2, zero_stage=3, comm_fusion=2,
+        pipeline_schedule="gpipe", micro_batch_num=3, precision=O2),
+    row("dp2 zero2 comm_fusion 4", DEEP, data_parallel=2, zero_stage=2, comm_fusion=4, micro_batch_num=2,
+        grad_clip=None),
 )  # fmt: skip
 
 
