@@ -58,6 +58,11 @@ class HuggingFaceWeights:
         padding = torch.zeros(stop - start - len(part), *shape[1:])
         return torch.cat((part, padding))
 
+    def dtype(self, name: str) -> torch.dtype:
+        """The format in which a parameter of ours is stored."""
+        theirs = self.names.theirs(name)
+        return self.files[theirs].entries[theirs].dtype
+
     def problems(self, spec: ModelSpec) -> list[str]:
         """Why these weights do not fit a model, one line each with Hugging Face names; empty where they do."""
         wanted = {self.names.theirs(ours): shape for ours, shape in self._wanted(spec).items()}

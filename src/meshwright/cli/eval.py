@@ -12,7 +12,10 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb."""
     parser = subparsers.add_parser("eval", help="held-out loss of a trained model, on one process")
     parser.add_argument(
-        "run", metavar="RUN|CONFIG", type=Path, help="run directory, checkpoint, or the config that trained it"
+        "run",
+        metavar="RUN|CONFIG",
+        type=Path,
+        help="run directory, checkpoint, Hugging Face directory, or a run's config",
     )
     parser.add_argument("--data", action="append", metavar="PREFIX", help="held-out corpus (default: the run's)")
     parser.add_argument("--batches", type=int, metavar="N", help="stop after N batches (default: all of the data)")
@@ -62,5 +65,6 @@ def _evaluate(args: argparse.Namespace) -> str:
     if args.json:
         return json.dumps({"checkpoint": str(loaded.checkpoint), "step": loaded.step, **asdict(result)}, indent=2)
     bits = "" if result.bits_per_byte is None else f"  bits per byte {result.bits_per_byte:.4f}"
-    head = f"{loaded.checkpoint} (step {loaded.step}) over {result.tokens:,} tokens:"
+    step = "" if loaded.step is None else f" (step {loaded.step})"
+    head = f"{loaded.checkpoint}{step} over {result.tokens:,} tokens:"
     return f"{head} loss {result.loss:.4f}  perplexity {result.perplexity:.2f}{bits}"

@@ -10,7 +10,12 @@ from typing import Any
 def add_parser(subparsers: Any) -> None:
     """Add the verb."""
     parser = subparsers.add_parser("generate", help="continue a prompt from any checkpoint, on one process")
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory (its newest checkpoint) or a checkpoint")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        type=Path,
+        help="run directory (its newest checkpoint), checkpoint or Hugging Face directory",
+    )
     parser.add_argument("--prompt", required=True, help="text to continue")
     parser.add_argument("--max-tokens", type=int, default=100, metavar="N", help="tokens to add at most (100)")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest (0.8)")
