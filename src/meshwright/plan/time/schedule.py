@@ -48,7 +48,8 @@ def makespan(pipeline: Pipeline) -> float:
     if pipeline.rounds == 1 and pipeline.hop == 0:
         if pipeline.schedule == "gpipe":
             return _gpipe(pipeline)
-        if pipeline.schedule == "1f1b" and pipeline.micro_batches > pipeline.stages:
+        alike = len(set(zip(pipeline.forward[1:-1], pipeline.backward[1:-1], strict=True))) <= 1
+        if pipeline.schedule == "1f1b" and pipeline.micro_batches > pipeline.stages and alike:
             return _one_forward_one_backward(pipeline)
     if pipeline.rounds > 1 and pipeline.micro_batches >= pipeline.stages:
         return _interleaved(pipeline)
@@ -68,7 +69,8 @@ def _gpipe(pipeline: Pipeline) -> float:
 
 
 def _one_forward_one_backward(pipeline: Pipeline) -> float:
-    """Longest path through the passes of 1F1B (arXiv:2104.04473, figure 4), for more micro-batches than stages.
+    """Longest path through the passes of 1F1B (arXiv:2104.04473, figure 4), for more micro-batches than stages, of
+    which all but the first and the last are alike.
 
     On stage k it runs: forward of the first micro-batch; whatever is longest until its gradient is back (``ahead``:
     down to some stage, through that one's warm-up passes, and back); one backward and one forward pass in turn; the
@@ -100,7 +102,7 @@ def _interleaved(pipeline: Pipeline) -> float:
 def _extrapolated(pipeline: Pipeline) -> float:
     """Replay of a few micro-batches; every further group of as many as there are stages takes as long as the last."""
     group = pipeline.stages
-    enough = 3 * group + pipeline.micro_batches % group
+    enough = 4 * group + pipeline.micro_batches % group
     if pipeline.micro_batches <= enough:
         return _end(pipeline, pipeline.micro_batches)
     long = _end(pipeline, enough)
