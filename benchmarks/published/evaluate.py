@@ -25,6 +25,7 @@ from meshwright.spec.cluster import GIB
 
 Part = str
 PARTS = ("memory", "time", "oom")
+NO_TIME_REFERENCE = ("before nanotron PP fix", "not a performance reference")
 NEAR = (60 * GIB, 100 * GIB)
 
 
@@ -79,7 +80,7 @@ def _uses(row: Row) -> set[Part]:
         uses.add("time")
     if row.text("status") == "OOM" and ("oom" in listed if listed else complete):
         uses.add("oom")
-    if row.source == "nanotron_ultrascale" and "before nanotron PP fix" in row.text("notes"):
+    if any(remark in row.text("notes") for remark in NO_TIME_REFERENCE):
         uses.discard("time")
     return uses
 

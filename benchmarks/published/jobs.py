@@ -85,6 +85,8 @@ def _layout(row: Row) -> Layout:
     ranks, tensor = row.whole("n_gpus"), row.whole("tp", 1)
     pipeline, context = row.whole("pp", 1), row.whole("cp", 1)
     others = tensor * pipeline * context
+    if row.whole("layers") < pipeline:
+        raise Skip("fewer layers than stages")
     if ranks % others:
         raise Skip("devices are no multiple of tp x pp x cp")
     data = ranks // others
