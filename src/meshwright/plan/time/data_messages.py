@@ -58,6 +58,14 @@ def data_time(job: Job, machine: Machine, stage: Stage) -> DataTime:
     return _whole_stage(job, machine, stage)
 
 
+def expert_share(job: Job) -> float:
+    """Ranks of a data x context group to each that holds the same experts: the expert degree, less what tensor ranks
+    that do not split experts take of it."""
+    layout = job.layout
+    split = job.expert_tensor_parallel or layout.model_parallel
+    return max(1.0, layout.expert_parallel * split / layout.model_parallel)
+
+
 def _trainable(job: Job, stage: Stage) -> tuple[float, float]:
     """(dense, expert) parameters with gradients: with adapters, their own alone."""
     if job.adapter is None:
@@ -83,7 +91,7 @@ def _whole_stage(job: Job, machine: Machine, stage: Stage) -> DataTime:
     dense, expert = _trainable(job, stage)
     groups = [(dense, shards)]
     if expert:
-        ranks = max(1, shards.ranks // layout.expert_parallel)
+        ranks = max(1, int(shards.ranks / expert_share(job)))
         groups.append((expert, Group(ranks, min(ranks, shards.nodes))))
     wire = _wire_bytes(job, traits)
     reduce: Collective = "reduce_scatter" if layout.zero_stage else "all_reduce"

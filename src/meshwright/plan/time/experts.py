@@ -18,14 +18,11 @@ def expert_operators(machine: Machine, network: Network, shape: Shape, traits: T
     """Router, permutation, grouped products of the local experts, and the shared experts.
 
     Each rank keeps num_experts / expert degree experts and receives, balanced, as many token copies as it sends.
-    Experts are not split by the tensor degree: tensor ranks take their own share of tokens (Megatron's
-    expert-tensor degree of 1).
+    Tensor ranks take their own share of tokens (Megatron's expert-tensor degree of 1) or split each expert.
     """
     experts = network.experts
     assert experts is not None
-    copies = shape.residual_tokens * experts.experts_per_token
-    if not shape.sequence_parallel:
-        copies = shape.tokens * experts.experts_per_token / shape.tensor
+    copies = shape.expert_tokens * experts.experts_per_token
     local = max(1, experts.num_experts // shape.expert)
     rows = max(1, round(copies / local))
     router = matmul(machine, shape.tokens, experts.num_experts, network.hidden_size)
@@ -36,7 +33,7 @@ def expert_operators(machine: Machine, network: Network, shape: Shape, traits: T
     yield elementwise(
         machine, copies * network.hidden_size * 2, 5 + sorts, 7 + sorts, 6 + sorts, 8 + sorts, kind="expert"
     )
-    up, down = feed_forward_products(network, experts.intermediate_size, 1)
+    up, down = feed_forward_products(network, experts.intermediate_size, shape.expert_tensor)
     for inputs, outputs in (up, down):
         yield _grouped(machine, shape, traits, local, rows, inputs, outputs)
     passes = (3, 5) if network.gated else (2, 3)

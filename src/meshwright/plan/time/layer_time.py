@@ -250,6 +250,10 @@ def _expert(
     copies = shape.tokens / shape.tensor * network.experts.experts_per_token
     size = copies * network.hidden_size * 2.0
     each = message_seconds("all_to_all", size, group, cluster, machine.constants.network)
+    if shape.expert_tensor > 1:
+        # The ranks that share out an expert gather each other's copies, and add up their results.
+        gathered, few = size * shape.expert_tensor, Group(shape.expert_tensor, 1)
+        each += message_seconds("all_gather", gathered, few, cluster, machine.constants.network)
     backward = 4.0 if resend else 2.0
     return Messages(
         collective="all_to_all",

@@ -1,6 +1,7 @@
 """Seconds of the optimizer step of one rank: gradient norm, clipping, Adam, and copies of the weights."""
 
 from meshwright.plan.job import Job
+from meshwright.plan.time.data_messages import expert_share
 from meshwright.plan.time.machine import Machine
 from meshwright.plan.time.stages import Stage
 from meshwright.plan.time.traits import traits_of
@@ -18,7 +19,7 @@ def optimizer_seconds(job: Job, machine: Machine, stage: Stage) -> float:
     """Seconds of the update of what one rank of a stage owns."""
     shards = job.layout.zero_shards
     # Ranks that share out the experts hold different ones: fewer are left to share out their states.
-    owned = stage.dense_weights / shards + stage.expert_weights / max(1, shards // job.layout.expert_parallel)
+    owned = stage.dense_weights / shards + stage.expert_weights / max(1.0, shards / expert_share(job))
     if job.adapter is not None:
         share = 2.0 * job.adapter.rank / job.network.hidden_size
         owned *= min(1.0, share)

@@ -14,7 +14,7 @@ class Shape:
     Attributes:
         tokens: of the micro-batch on one context rank.
         sequences: of the micro-batch.
-        tensor / context / expert: degrees of the split.
+        tensor / context / expert: degrees of the split; ``expert_tensor`` is that of each expert.
         sequence_parallel: norms and residuals are sharded along the sequence inside the tensor group.
         recompute: ``none``, ``all`` or the kinds that are recomputed in every layer.
         plain: a Megatron run without the settings of a performance recipe, see `meshwright.plan.time.traits`.
@@ -27,6 +27,7 @@ class Shape:
     tensor: int
     context: int
     expert: int
+    expert_tensor: int
     sequence_parallel: bool
     flash: bool
     float8: bool
@@ -35,6 +36,11 @@ class Shape:
     plain: bool
     adapter_rank: int
     modules: tuple[str, ...]
+
+    @property
+    def expert_tokens(self) -> float:
+        """Tokens whose copies this rank's experts see: those of the ranks that share out each expert."""
+        return self.tokens * min(self.expert_tensor, self.tensor) / self.tensor
 
     @property
     def residual_tokens(self) -> float:
@@ -52,6 +58,7 @@ def shape_of(job: Job) -> Shape:
         tensor=layout.model_parallel,
         context=layout.context_parallel,
         expert=layout.expert_parallel,
+        expert_tensor=job.expert_tensor_parallel or layout.model_parallel,
         sequence_parallel=layout.use_seq_parallel and layout.model_parallel > 1,
         flash=job.attention == "flash",
         float8=job.float8 or job.float4,

@@ -138,7 +138,7 @@ def _stage(job: Job, machine: Machine, shape: Shape, holding: Holding) -> Stage:
         ahead, behind = _head(job, machine, shape, vocabulary)
         times = 1 + job.network.mtp_layers
         forward, backward = forward.plus(ahead, times), backward.plus(behind, times)
-    dense, expert = layer_weights(job.network, shape.tensor, shape.expert)
+    dense, expert = layer_weights(job.network, shape.tensor, shape.expert, shape.expert_tensor)
     table = float(vocabulary // shape.tensor * job.network.hidden_size)
     ends = holding.first + holding.last - (job.network.tied and holding.first and holding.last)
     sparse_layers = holding.sparse + holding.sparse_again
@@ -163,13 +163,13 @@ def layer_weights_without_feed_forward(network: Network, tensor: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def layer_weights(network: Network, tensor: int, expert: int) -> tuple[float, float]:
+def layer_weights(network: Network, tensor: int, expert: int, expert_tensor: int) -> tuple[float, float]:
     """(parameters of a dense layer, of the routed experts of a sparse layer) on one rank."""
     feed_forward = feed_forward_products(network, network.intermediate_size, tensor)
     dense = layer_weights_without_feed_forward(network, tensor) + sum(float(i) * o for i, o in feed_forward)
     if network.experts is None:
         return dense, 0.0
-    one = sum(float(i) * o for i, o in feed_forward_products(network, network.experts.intermediate_size, 1))
+    one = sum(float(i) * o for i, o in feed_forward_products(network, network.experts.intermediate_size, expert_tensor))
     return dense, one * max(1, network.experts.num_experts // expert)
 
 
