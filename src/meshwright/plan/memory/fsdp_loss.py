@@ -86,10 +86,10 @@ def loss_temporaries(stage: Stage) -> tuple[float, float]:
     """Bytes beside the 16-bit logits in forward and in backward of the loss."""
     tokens, columns = stage.chunk or stage.block.tokens, stage.columns
     whole = 4.0 * tokens * columns
-    if stage.traits.loss == "fp32 copies":
+    if stage.traits.loss == "fp32 copies" and not stage.job.fused_loss:
         # fp32 logits and log probabilities; then log probabilities and the gradients of both.
         return 2 * whole, 3 * whole - stage.logits
-    if stage.traits.loss == "fused":
+    if stage.traits.loss != "in place":
         return 0.0, stage.logits
     rows = max(BLOCK_ELEMENTS[stage.host] // columns, 1)
     part = min(whole, 4.0 * rows * columns)
