@@ -53,7 +53,7 @@ def _grouped(
     to_inputs = matmul(machine, rows, inputs, outputs, local, float8=shape.float8)
     if shape.adapter_rank:
         return Operator("expert", forward, to_inputs, local, local)
-    fused = traits.fused_accumulation
+    fused = shape.fused_gradients
     to_weights = matmul(machine, inputs, outputs, rows, local, float8=shape.float8, accumulate=fused)
     added = 0.0 if fused else streamed(machine, traits.accumulate_bytes * local * inputs * outputs)
     return Operator("expert", forward, to_inputs + to_weights + added, local, 2 * local)

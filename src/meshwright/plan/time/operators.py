@@ -52,7 +52,7 @@ def linear(
         yield Operator("matmul", forward, to_inputs, 1, 1)
         yield Operator("matmul", small, 2 * small, 4, 7)
         return
-    fused = traits.fused_accumulation
+    fused = shape.fused_gradients
     to_weights = matmul(machine, inputs, outputs, tokens, float8=shape.float8, accumulate=fused)
     added = 0.0 if fused else streamed(machine, traits.accumulate_bytes * inputs * outputs, 1)
     casts = 4 if shape.float8 else 0

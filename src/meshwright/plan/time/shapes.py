@@ -17,6 +17,7 @@ class Shape:
         tensor / context / expert: degrees of the split; ``expert_tensor`` is that of each expert.
         sequence_parallel: norms and residuals are sharded along the sequence inside the tensor group.
         recompute: ``none``, ``all`` or the kinds that are recomputed in every layer.
+        fused_gradients: products of weight gradients add to their fp32 buffers themselves.
         plain: a Megatron run without the settings of a performance recipe, see `meshwright.plan.time.traits`.
         adapter_rank: rank of low-rank adapters on frozen weights; 0 trains the weights themselves.
     """
@@ -33,6 +34,8 @@ class Shape:
     float8: bool
     compiled: bool
     fused_loss: bool
+    compiled_loss: bool
+    fused_gradients: bool
     plain: bool
     adapter_rank: int
     modules: tuple[str, ...]
@@ -64,6 +67,8 @@ def shape_of(job: Job) -> Shape:
         float8=job.float8 or job.float4,
         compiled=job.compile,
         fused_loss=job.fused_loss,
+        compiled_loss=job.compiled_loss,
+        fused_gradients=job.fused_weight_gradients and traits_of(job.engine.name).fused_accumulation,
         plain=job.engine.name == "megatron" and not job.overlap_gradients,
         adapter_rank=job.adapter.rank if job.adapter else 0,
         modules=job.recompute_modules,
