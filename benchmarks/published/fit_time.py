@@ -31,7 +31,7 @@ HUBER = 0.12
 """Log ratio beyond which a row counts linearly."""
 PRIOR = 0.01
 """Pull of each constant towards its start, in rows: what rows do not determine stays where it was."""
-JOINED = 0.05
+JOINED = 0.12
 """Weight of rows of quality B against A."""
 STEP = 0.02
 FEWEST = 10
@@ -89,8 +89,9 @@ def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[s
     """Fit one engine and family, print what came out, and return the constants as they are stored."""
     sample = pairs[:: -(-len(pairs) // most)]
     names = free(pairs)
-    start = Constants(**stored.table()["default"]["default"])
-    best = fit(sample, start, names)
+    # From the general defaults, and from what is stored: the better end counts.
+    starts = (Constants(**stored.table()["default"]["default"]), stored.constants(engine, family))
+    best = min((fit(sample, start, names) for start in starts), key=lambda end: loss_of(sample, end))
     print(f"{engine} {family}: {len(pairs)} rows, {len(sample)} in the fit")
     for name in names:
         print(f"  {name:<12}{getattr(best, name):.4g}")
@@ -115,6 +116,11 @@ def free(pairs: Sequence[Pair]) -> list[str]:
     if not any(slow_answer(job.cluster) for _, job in pairs):
         names.discard("stall")
     return [name for name in NAMES if name in names]
+
+
+def loss_of(pairs: Sequence[Pair], values: Constants) -> float:
+    """Weighted loss without the prior."""
+    return huber(residuals(pairs, values), weights_of(pairs))
 
 
 def weights_of(pairs: Sequence[Pair]) -> np.ndarray:

@@ -18,8 +18,6 @@ whose waves fill best."""
 ALIGNED, UNALIGNED = 8, 0.35
 """16-bit numbers that rows have to be a multiple of for tensor cores to run at full rate, and the share of the rate
 they reach otherwise (NVIDIA, "Matrix Multiplication Background", figure 2; logits over 50257 columns in vTrain)."""
-FLOAT8_CASTS = 3.0
-"""Bytes moved per operand element to make an 8-bit copy: 2 read, 1 written."""
 
 
 @lru_cache(maxsize=65536)
@@ -32,7 +30,7 @@ def matmul(
     steps; and operand and result bytes at memory bandwidth.
 
     Args:
-        float8: operands in 8 bits, cast from 16 before.
+        float8: operands in 8 bits (or 4, where the job says so).
         accumulate: the result is added to an fp32 buffer (Megatron's fused gradient accumulation).
     """
     if m <= 0 or n <= 0 or k <= 0 or batch <= 0:
@@ -41,8 +39,6 @@ def matmul(
     operands = float(m) * k + float(k) * n
     moved = batch * (operands * (1.0 if float8 else 2.0) + float(m) * n * result_bytes)
     seconds = max(_product_seconds(machine, m, n, k, batch, float8), moved / machine.bandwidth)
-    if float8:
-        seconds += batch * operands * FLOAT8_CASTS / machine.bandwidth
     return seconds + machine.floor
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from meshwright.plan.network import Network
 from meshwright.plan.time.compute import matmul, streamed
 from meshwright.plan.time.machine import Machine
-from meshwright.plan.time.operators import Operator, elementwise, linear
+from meshwright.plan.time.operators import Operator, cast, elementwise, linear
 from meshwright.plan.time.shapes import Shape, feed_forward_products
 from meshwright.plan.time.traits import Traits
 
@@ -56,4 +56,7 @@ def _grouped(
     fused = shape.fused_gradients
     to_weights = matmul(machine, inputs, outputs, rows, local, float8=shape.float8, accumulate=fused)
     added = 0.0 if fused else streamed(machine, traits.accumulate_bytes * local * inputs * outputs)
+    if shape.float8:
+        casts = cast(machine, float(rows) * local * inputs, float(rows) * local * outputs)
+        forward, to_inputs = forward + casts.forward, to_inputs + casts.backward
     return Operator("expert", forward, to_inputs + to_weights + added, local, 2 * local)

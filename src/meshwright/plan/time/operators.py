@@ -55,12 +55,20 @@ def linear(
     fused = shape.fused_gradients
     to_weights = matmul(machine, inputs, outputs, tokens, float8=shape.float8, accumulate=fused)
     added = 0.0 if fused else streamed(machine, traits.accumulate_bytes * inputs * outputs, 1)
-    casts = 4 if shape.float8 else 0
-    yield Operator("matmul", forward, to_inputs + to_weights + added, 1 + casts, (2 if fused else 4) + casts)
+    yield Operator("matmul", forward, to_inputs + to_weights + added, 1, 2 if fused else 4)
+    if shape.float8:
+        yield cast(machine, float(tokens) * inputs, float(tokens) * outputs)
     if bias:
         # Added in the product's epilogue or a joint kernel forward; backward sums the gradient over tokens.
         summed = streamed(machine, 2.0 * tokens * outputs)
         yield Operator("elementwise", 0.0, summed, 0 if traits.fused_elementwise else 1, 2)
+
+
+def cast(machine: Machine, inputs: float, gradients: float) -> Operator:
+    """8-bit copies of a product's inputs and of its result's gradients, each also transposed for the product that
+    contracts over tokens (transformer_engine, Float8Quantizer): 2 bytes read and 2 written per number. Weights are cast
+    once per step, which is left out."""
+    return Operator("matmul", streamed(machine, 4 * inputs), streamed(machine, 4 * gradients), 2, 2)
 
 
 def _adapter(machine: Machine, tokens: int, inputs: int, outputs: int, rank: int) -> float:
