@@ -12,6 +12,7 @@ from ranks import run_ranks
 from trainer_runs import (
     SEQ_LENGTH,
     Disturbance,
+    all_metrics,
     by_step,
     metrics,
     ranks_of,
@@ -115,7 +116,7 @@ def test_tensorboard_events_hold_the_metrics_of_the_jsonl_file(tmp_path):
     )
     events = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     events.Reload()
-    lines = metrics(tmp_path / "out")
+    lines = all_metrics(tmp_path / "out")
     names = set().union(*lines) - {"step"}
     assert {"train/loss", "val/loss", "speed/step_ms", "memory/peak_gib"} <= names
     assert set(events.Tags()["scalars"]) == names

@@ -229,9 +229,14 @@ def global_samples(outcomes: list[Outcome]) -> list[list[int]]:
     return [list(chain(*parts)) for parts in zip(*(slices[rank] for rank in sorted(slices)), strict=True)]
 
 
-def metrics(output_dir: Path) -> list[dict[str, float]]:
+def all_metrics(output_dir: Path) -> list[dict[str, float]]:
     """All lines of a run's metrics."""
     return [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def metrics(output_dir: Path) -> list[dict[str, float]]:
+    """The lines of steps and evaluations, without those of saves."""
+    return [line for line in all_metrics(output_dir) if not any(name.startswith("checkpoint/") for name in line)]
 
 
 def by_step(output_dir: Path, *names: str) -> dict[int, tuple[float | None, ...]]:

@@ -178,6 +178,9 @@ class CheckpointConfig(Section):
 
     save_checkpoint_steps: Count = entry(1000, "Optimizer steps between checkpoints; the last step saves too.")
     keep_checkpoint_max: Count = entry(3, "Complete checkpoints kept; the oldest go first.")
+    async_save: bool = entry(
+        False, "Copy to host memory and write beside training, which stands still for the copy only."
+    )
     resume: Word = entry(
         "auto",
         "auto: the newest complete checkpoint in output_dir, if any; never: start anew; or the path of a checkpoint.",

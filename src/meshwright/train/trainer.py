@@ -4,13 +4,13 @@ import math
 import time
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from meshwright.checkpoint.store import load_rank_state, load_tensors, save
+from meshwright.checkpoint.background import Saved
+from meshwright.checkpoint.store import load_rank_state, load_tensors
 from meshwright.config.run import Run, config_log_lines, resolved_yaml
 from meshwright.data.loader import Batch, build_eval_loader, build_loader
 from meshwright.data.order import GlobalOrder
@@ -31,6 +31,7 @@ from meshwright.train.nonfinite import NonFiniteError, explain, locate
 from meshwright.train.pretrained import pretrained_weights
 from meshwright.train.profile import StepProfiler
 from meshwright.train.record import write_record
+from meshwright.train.saving import CheckpointWriter
 from meshwright.train.start import start_lines
 from meshwright.train.step import TrainState, evaluate_batch, train_step
 
@@ -85,6 +86,7 @@ class Trainer:
         self._overflows = 0
         self._meter = self._speed_meter()
         self._sinks: list[Sink] = []
+        self._checkpoints = CheckpointWriter(run, self.state, self.folder.checkpoints, device, self.fingerprint)
 
     def fit(self) -> None:
         """Train to the end of the run, from the beginning or from the checkpoint that the config asks for."""
@@ -100,6 +102,11 @@ class Trainer:
                 self._say(f"nothing to do: the checkpoint stands at step {self.counters.step}/{self.total_steps}")
                 return
             self._loop()
+            self._finish_saving()
+        except NonFiniteError:
+            # Raised by all ranks together: a save of healthy weights that is under way can still be completed.
+            self._finish_saving()
+            raise
         finally:
             for sink in self._sinks:
                 sink.close()
@@ -112,6 +119,7 @@ class Trainer:
         with self._loader() as loader, profiler:
             for step in range(first, self.total_steps + 1):
                 set_position(step, "data")
+                self._tell_saved(self._checkpoints.finished())
                 started = time.perf_counter()
                 batch = self._to_device(next(loader))
                 waited = time.perf_counter() - started
@@ -134,6 +142,10 @@ class Trainer:
                     self._settle(pending)
                     pending = None
                     self._at_boundary(step)
+
+    def _finish_saving(self) -> None:
+        set_position(self.counters.step, "checkpoint")
+        self._tell_saved(self._checkpoints.wait())
 
     def _learning_rate(self, step: int) -> float:
         train = self.run.train
@@ -227,21 +239,17 @@ class Trainer:
         self._say(step_line(self.counters.step, self.total_steps, metrics))
         return loss
 
-    def save(self) -> Path:
-        """Write a checkpoint of this moment and return its folder."""
+    def save(self) -> None:
+        """Save this moment; in the background this returns before the checkpoint is complete."""
         set_position(self.counters.step, "checkpoint")
-        config = self.run.config
-        path = save(
-            self.folder.checkpoints,
-            self.counters.step,
-            tensors=checkpointing.tensors_to_save(self.state),
-            state=checkpointing.run_state(self.run, self.run_id, self.counters, self.fingerprint),
-            rank_state=checkpointing.random_state(self.device),
-            run_id=self.run_id,
-            keep=config.checkpoint.keep_checkpoint_max,
-        )
-        self._say(f"checkpoint: {path}")
-        return path
+        result = self._checkpoints.save(self.counters, self.run_id)
+        self._write(self.counters.step, {"checkpoint/stall_s": result.stall})
+        self._tell_saved(result.saved)
+
+    def _tell_saved(self, saved: Saved | None) -> None:
+        if saved is not None:
+            self._write(self.counters.step, {"checkpoint/save_s": saved.seconds})
+            self._say(f"checkpoint: {saved.path}")
 
     def _restore(self, resume: Resume) -> None:
         set_position(phase="load checkpoint")
