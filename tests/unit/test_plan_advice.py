@@ -135,7 +135,7 @@ def test_key_value_heads_end_tensor_parallel() -> None:
 
 
 def test_long_sequences_are_split_or_recomputed_with_their_price() -> None:
-    found = answer("llama3-8b", 8, "h100", batch=8, seq=32768)
+    found = answer("llama3-8b", 8, "h100", batch=8, seq=32768, fix="tp=1")
     told = text(found)
     assert "at 32768 tokens the sequence is what fills" in told
     assert "context_parallel 2" in told
