@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from meshwright.spec.layout import Layout, MeshDim
@@ -87,6 +88,14 @@ class Calibration:
     matmul: tuple[MatmulRate, ...] = ()
     memory_bandwidth: float | None = None
     collectives: tuple[CollectiveTime, ...] = ()
+
+    def __hash__(self) -> int:
+        # Predictions are cached by cluster: hashing a hundred measurements for each would cost more than the rest.
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.matmul, self.memory_bandwidth, self.collectives))
 
 
 @dataclass(frozen=True, kw_only=True)
