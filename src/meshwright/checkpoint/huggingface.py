@@ -74,7 +74,7 @@ class HuggingFaceWeights:
             "in the files but not in the model": extra,
             "of another shape": [f"{name} {there}, the model has {here}" for name, there, here in shapes],
         }
-        lines = [_line(title, sorted(listed)) for title, listed in groups.items() if listed]
+        lines = [names_line(title, sorted(listed)) for title, listed in groups.items() if listed]
         if not lines and spec.tie_word_embeddings and not self._head_is_embedding():
             lines.append(
                 "tie_word_embeddings is true, but lm_head.weight differs from the embedding: "
@@ -133,7 +133,7 @@ def _indexed(index: Path) -> dict[str, SafetensorsFile]:
         raise CheckpointError(f"{index}: not an index of weights ({type(error).__name__}: {error})") from error
     opened = {file: SafetensorsFile.open(index.with_name(file)) for file in sorted(set(places.values()))}
     if absent := sorted(name for name, file in places.items() if name not in opened[file].entries):
-        raise CheckpointError(f"{index}: " + _line("not in the file that the index names", absent))
+        raise CheckpointError(f"{index}: " + names_line("not in the file that the index names", absent))
     return {name: opened[file] for name, file in places.items()}
 
 
@@ -154,6 +154,7 @@ def _unindexed(folder: Path) -> dict[str, SafetensorsFile]:
     return files
 
 
-def _line(title: str, names: list[str]) -> str:
+def names_line(title: str, names: list[str]) -> str:
+    """``title (count): first names``, the rest as a number."""
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{title} ({len(names)}): {', '.join(names[:_SHOWN])}{more}"

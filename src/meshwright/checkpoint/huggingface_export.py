@@ -76,7 +76,7 @@ def export_checkpoint(
     def read(theirs: str) -> Tensor:
         return reader.read(ours[theirs]).to(entries[theirs].dtype)
 
-    settings = to_config_json(spec) | {"torch_dtype": _torch_dtype(entries)} | dict(config or {})
+    settings = to_config_json(spec) | {"torch_dtype": torch_dtype(entries)} | dict(config or {})
     files = {"config.json": to_json(settings), **(others or {})}
     return write_folder(out, entries, read, shard_size=shard_size, files=files)
 
@@ -171,5 +171,6 @@ def _require_space(out: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {detail}", str(out))
 
 
-def _torch_dtype(entries: Mapping[str, Entry]) -> str:
+def torch_dtype(entries: Mapping[str, Entry]) -> str:
+    """What config.json calls the format of the weights."""
     return str(next(iter(entries.values())).dtype).removeprefix("torch.")

@@ -106,7 +106,7 @@ class SafetensorsFile:
         if size:
             with self.path.open("rb", buffering=0) as stream:
                 stream.seek(start)
-                _fill(content.numpy().data, stream, self.path)
+                fill(content.numpy().data, stream, self.path)
         return content
 
 
@@ -172,7 +172,8 @@ def _header(entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _fill(target: memoryview, stream: Any, path: Path) -> None:
+def fill(target: memoryview, stream: Any, path: Path) -> None:
+    """Read until ``target`` is full. Raises CheckpointError where the file ends before."""
     while target:
         count = stream.readinto(target)
         if not count:

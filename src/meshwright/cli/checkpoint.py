@@ -6,6 +6,7 @@ from typing import Any
 
 # Each module has ``add_parser(actions)``, which imports nothing heavy, and ``run(args) -> int``.
 ACTIONS = {
+    "convert": "meshwright.cli.checkpoint_convert",
     "export": "meshwright.cli.checkpoint_export",
     "inspect": "meshwright.cli.checkpoint_inspect",
     "verify": "meshwright.cli.checkpoint_verify",
