@@ -7,6 +7,7 @@ import pytest
 
 from meshwright.plan.time.report import Span
 from meshwright.plan.time.schedule import Pipeline, makespan, spans
+from meshwright.spec.layers import even_cut
 
 
 def pipeline(schedule: str, stages: int, micro_batches: int, *, rounds: int = 1, **times) -> Pipeline:
@@ -75,6 +76,18 @@ def uneven_pipelines(schedule: str, number: int):
 def test_closed_form_is_the_replay(schedule: str) -> None:
     for each in uneven_pipelines(schedule, 200):
         assert makespan(each) == pytest.approx(end(spans(each)))
+
+
+def test_closed_form_is_the_replay_where_the_layers_left_over_go_last() -> None:
+    draw = random.Random(1)
+    for layers, stages in ((80, 32), (40, 12), (62, 16), (30, 8)):
+        for micro_batches in (stages + 1, 2 * stages, 3 * stages + 1):
+            forward = [float(number) for number in even_cut(layers, stages)]
+            forward[-1] += draw.uniform(0, 2)
+            backward = [2 * seconds for seconds in forward]
+            forward[0] += draw.uniform(0, 0.2)
+            each = pipeline("1f1b", stages, micro_batches, forward=tuple(forward), backward=tuple(backward))
+            assert makespan(each) == pytest.approx(end(spans(each)))
 
 
 def test_any_stages_are_replayed() -> None:

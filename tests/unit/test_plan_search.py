@@ -11,6 +11,7 @@ from meshwright.plan.memory import predict_memory
 from meshwright.plan.question import parse_fixed, parse_layout
 from meshwright.plan.search import one_per_split, search
 from meshwright.plan.time import predict_time
+from meshwright.plan.time.schedule import makespan
 from meshwright.plan.variants import variants
 from meshwright.spec import rules, support
 from meshwright.spec.cluster import GIB
@@ -172,7 +173,7 @@ def test_weights_are_sharded_inside_nodes_or_over_all_ranks() -> None:
 
 def test_70b_on_1024_devices_in_well_under_two_seconds() -> None:
     asked = question("llama3-70b", 1024, "h100", batch=1024, seq=8192)
-    search(asked)
+    makespan.cache_clear()
     started = time.process_time()
     found = search(asked)
     seconds = time.process_time() - started
