@@ -137,3 +137,15 @@ def test_every_micro_batch_goes_forward_before_it_goes_back() -> None:
         assert [span.stage for span in sorted(ahead, key=lambda span: span.start)] == [0, 1, 2, 3]
         assert [span.stage for span in sorted(behind, key=lambda span: span.start)] == [3, 2, 1, 0]
         assert max(span.end for span in ahead) <= min(span.start for span in behind)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b", "zero_bubble"])
+def test_schedules_too_long_to_replay_are_close(schedule: str) -> None:
+    rounds = 3 if schedule == "interleaved_1f1b" else 1
+    draw = random.Random(2)
+    for micro_batches in (8, 16, 48):
+        forward = tuple(draw.uniform(0.9, 1.1) for _ in range(16 * rounds))
+        backward = tuple(2 * time for time in forward)
+        each = pipeline(schedule, 16, micro_batches, rounds=rounds, forward=forward, backward=backward)
+        if rounds == 1 or micro_batches >= 16:
+            assert makespan(each) == pytest.approx(end(spans(each)), rel=0.06)

@@ -48,16 +48,15 @@ MOST_REPLAYED = 512
 def makespan(pipeline: Pipeline) -> float:
     """Seconds from the first forward to the last backward pass.
 
-    Exact for GPipe, for equal stages, and for 1F1B over stages that are alike but for the first and the last; short
-    schedules of other stages are replayed, and long ones are within 3 % of the replay.
+    Exact for GPipe, for equal stages, and for 1F1B over stages as cuts and ends of a model make them; short schedules
+    of other stages are replayed, and long ones are within 3 % of the replay.
     """
     stages, micro_batches = pipeline.stages, pipeline.micro_batches
     if stages == 1:
         return micro_batches * pipeline.busy(0)
     if pipeline.schedule == "gpipe" and pipeline.rounds == 1 and pipeline.hop == 0:
         return _gpipe(pipeline)
-    alike = len(set(zip(pipeline.forward[1:-1], pipeline.backward[1:-1], strict=True))) <= 1
-    exact = pipeline.schedule == "1f1b" and alike and pipeline.hop == 0 and micro_batches > stages
+    exact = pipeline.schedule == "1f1b" and _rises(pipeline) and pipeline.hop == 0 and micro_batches > stages
     if not exact and 2 * min(micro_batches, 5 * stages) * len(pipeline.forward) <= MOST_REPLAYED:
         return _extrapolated(pipeline)
     if pipeline.schedule == "1f1b" and micro_batches > stages:
@@ -111,9 +110,9 @@ def _one_forward_one_backward(pipeline: Pipeline) -> float:
 def _through_and_wait(pipeline: Pipeline) -> float:
     """The busiest stage works through all micro-batches, and waits for one chunk of each other stage both ways.
 
-    Interleaved 1F1B (arXiv:2104.04473, section 2.2.2); one round is 1F1B with fewer micro-batches than stages. A message
-    between chunks is waited for on the way down and back alone. Zero-bubble schedules fill the wait with products of
-    weight gradients, twice as long as the forward pass (arXiv:2401.10241, table 2).
+    Interleaved 1F1B (arXiv:2104.04473, section 2.2.2); one round is 1F1B with fewer micro-batches than stages. A
+    message between chunks is waited for on the way down and back alone. Zero-bubble schedules fill the wait with
+    products of weight gradients, twice as long as the forward pass (arXiv:2401.10241, table 2).
     """
     chunks = len(pipeline.forward)
     busiest = max(pipeline.busy(stage) for stage in range(pipeline.stages))
