@@ -11,7 +11,7 @@ from meshwright.config.load import load_config
 from meshwright.config.run import resolve
 from meshwright.data.order import GlobalOrder
 from meshwright.parallel.devices import KINDS
-from meshwright.train.export import export_huggingface
+from meshwright.train.export import export_model
 from meshwright.train.inference import load_model
 from meshwright.train.inputs import train_dataset
 from ranks import run_ranks
@@ -95,7 +95,7 @@ def test_every_layout_starts_with_the_loss_of_transformers(family: str, tmp_path
 
 def exported_logits_agree(run: Path, out: Path) -> None:
     """The checkpoint of any layout, exported, gives transformers the logits that it gives here."""
-    export_huggingface(run, out)
+    export_model(run, out)
     model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True, dtype=torch.float32)
     assert not any(info.values()), info
     ours = load_model(run, kind=KINDS["cpu"], device=torch.device("cpu")).model
@@ -111,4 +111,4 @@ def test_a_resumed_run_needs_its_first_weights_no_more(tmp_path: Path) -> None:
     (tmp_path / "hf" / "model.safetensors.index.json").write_text("{}")
     run_ranks(train, 1, config, ("train.train_steps=4",))
     assert list(by_step(tmp_path / "one", "train/loss")) == [1, 2, 3, 4]
-    export_huggingface(tmp_path / "one", tmp_path / "again")
+    export_model(tmp_path / "one", tmp_path / "again")

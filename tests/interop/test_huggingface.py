@@ -26,7 +26,7 @@ from meshwright.model.families import FAMILIES  # noqa: E402
 from meshwright.model.init import fill_weights  # noqa: E402
 from meshwright.parallel.devices import KINDS  # noqa: E402
 from meshwright.spec.huggingface import read_model_spec  # noqa: E402
-from meshwright.train.export import export_huggingface  # noqa: E402
+from meshwright.train.export import export_model  # noqa: E402
 from meshwright.train.inference import load_model  # noqa: E402
 
 TOLERANCE = 1e-4
@@ -61,7 +61,7 @@ def test_b20_export_loads_in_transformers_with_equal_logits(case: str, tmp_path:
     family, changes = MODELS[case]
     checkpoint, ours = save_model(tmp_path / "run", changes)
     out = tmp_path / "hf"
-    export_huggingface(checkpoint, out, shard_size=100_000)
+    export_model(checkpoint, out, shard_size=100_000)
     assert json.loads((out / "config.json").read_text())["model_type"] == family
     theirs = load_theirs(out)
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_b20_export_loads_in_transformers_with_equal_logits(case: str, tmp_path:
 def test_b20_import_of_the_export_is_bit_equal(case: str, tmp_path: Path) -> None:
     checkpoint, ours = save_model(tmp_path / "run", MODELS[case][1])
     out = tmp_path / "hf"
-    export_huggingface(checkpoint, out, shard_size=100_000)
+    export_model(checkpoint, out, shard_size=100_000)
     spec = read_model_spec(out)
     weights = HuggingFaceWeights.open(out)
     assert weights.problems(spec) == []
@@ -90,7 +90,7 @@ def test_b20_import_of_the_export_is_bit_equal(case: str, tmp_path: Path) -> Non
 
 def test_b20_each_key_is_once_in_the_index_and_the_total_is_the_sum_of_bytes(tmp_path: Path) -> None:
     checkpoint, _ = save_model(tmp_path / "run", {})
-    export_huggingface(checkpoint, tmp_path / "hf", shard_size=100_000)
+    export_model(checkpoint, tmp_path / "hf", shard_size=100_000)
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     held = tensors_of(tmp_path / "hf")
     assert sorted(index["weight_map"]) == sorted(held)
@@ -104,7 +104,7 @@ def test_b20_each_key_is_once_in_the_index_and_the_total_is_the_sum_of_bytes(tmp
 @pytest.mark.parametrize("case", ["llama 32/4 tied", "qwen2 32/4 tied", "qwen3 32/4 tied", "mistral 6/2 tied"])
 def test_b20_tied_weights_are_one_tensor_and_a_flag(case: str, tmp_path: Path) -> None:
     checkpoint, _ = save_model(tmp_path / "run", MODELS[case][1])
-    export_huggingface(checkpoint, tmp_path / "hf")
+    export_model(checkpoint, tmp_path / "hf")
     held = tensors_of(tmp_path / "hf")
     assert "lm_head.weight" not in held
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["tie_word_embeddings"] is True
@@ -117,7 +117,7 @@ def test_b04_vocabulary_padding_is_not_exported(tmp_path: Path, tied: bool) -> N
     small = {"num_layers": 1, "hidden_size": 24, "num_heads": 6, "head_dim": 4, "intermediate_size": 16}
     checkpoint, ours = save_model(tmp_path / "run", {**small, "vocab_size": 50257, "tie_word_embeddings": tied})
     assert ours.output_weight.shape[0] == 50304
-    export_huggingface(checkpoint, tmp_path / "hf")
+    export_model(checkpoint, tmp_path / "hf")
     held = tensors_of(tmp_path / "hf")
     vocabulary = {name: len(tensor) for name, tensor in held.items() if tensor.shape[0] > 50000}
     expected = {"model.embed_tokens.weight": 50257, "lm_head.weight": 50257}
@@ -131,7 +131,7 @@ def test_b04_vocabulary_padding_is_not_exported(tmp_path: Path, tied: bool) -> N
 
 def test_dtype_rounds_once_and_the_config_names_it(tmp_path: Path) -> None:
     checkpoint, ours = save_model(tmp_path / "run", {})
-    export_huggingface(checkpoint, tmp_path / "hf", dtype=torch.bfloat16)
+    export_model(checkpoint, tmp_path / "hf", dtype=torch.bfloat16)
     held = tensors_of(tmp_path / "hf")
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["torch_dtype"] == "bfloat16"
     names = FAMILIES["llama"]
@@ -145,7 +145,7 @@ def test_the_tokenizer_comes_along_and_transformers_uses_it(tmp_path: Path) -> N
     tokenizer = train_tokenizer(["the number seven follows the number six"] * 50, 300)
     (tmp_path / "corpus.tokenizer.json").write_bytes(tokenizer.body)
     checkpoint, _ = save_model(tmp_path / "run", {}, tokenizer=tmp_path / "corpus.tokenizer.json")
-    export_huggingface(checkpoint, tmp_path / "hf")
+    export_model(checkpoint, tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     text = "the number six, and more"
     assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode([text])[0]
@@ -177,7 +177,7 @@ def test_a_model_of_transformers_is_read_as_it_is(tmp_path: Path) -> None:
 
 def exported(tmp_path: Path, changes: dict | None = None) -> Path:
     checkpoint, _ = save_model(tmp_path / "run", changes or {})
-    export_huggingface(checkpoint, tmp_path / "hf")
+    export_model(checkpoint, tmp_path / "hf")
     return tmp_path / "hf"
 
 
@@ -268,7 +268,7 @@ def test_export_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_features_of_no_family_are_refused(tmp_path: Path) -> None:
     checkpoint, _ = save_model(tmp_path / "run", {"attention_output_bias": True})
     with pytest.raises(CheckpointMismatch, match="no Hugging Face family has"):
-        export_huggingface(checkpoint, tmp_path / "hf")
+        export_model(checkpoint, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
 
@@ -276,7 +276,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     checkpoint, _ = save_model(tmp_path / "run", {})
     monkeypatch.setattr("meshwright.checkpoint.huggingface_export.free_bytes", lambda path: 1000)
     with pytest.raises(OSError, match=r"the weights need 1\.\d MiB, 1000 B are free"):
-        export_huggingface(checkpoint, tmp_path / "hf")
+        export_model(checkpoint, tmp_path / "hf")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
@@ -319,7 +319,7 @@ def test_the_export_holds_one_tensor_at_a_time(tmp_path: Path, monkeypatch: pyte
         return tensor
 
     monkeypatch.setattr(PaddedReader, "read", watched)
-    export_huggingface(checkpoint, tmp_path / "hf")
+    export_model(checkpoint, tmp_path / "hf")
     assert len(alive) == len(list(ours.parameters()))
     # The one just written may still have a name in the loop that writes.
     assert max(alive) <= 1

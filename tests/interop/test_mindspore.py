@@ -13,7 +13,7 @@ import yaml
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from huggingface_models import SIZES  # noqa: E402
+from huggingface_models import MODELS, SIZES, save_model  # noqa: E402
 
 from meshwright.checkpoint.errors import CheckpointError, CheckpointMismatch  # noqa: E402
 from meshwright.checkpoint.huggingface import HuggingFaceWeights  # noqa: E402
@@ -364,3 +364,28 @@ def test_a_model_that_the_checkpoint_does_not_fit_is_refused(tmp_path: Path) -> 
     with pytest.raises(CheckpointMismatch, match=r"in the checkpoint but not in the model \(9\): layers\.1"):
         convert(source, match_names(source), tmp_path / "hf", spec)
     assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("case", ["llama 6/2", "qwen2 32/4 tied", "qwen3 6/2", "qwen3 32/4 tied"])
+def test_an_export_for_mindformers_comes_back_bit_for_bit(case: str, tmp_path: Path) -> None:
+    checkpoint, model = save_model(tmp_path / "run", MODELS[case][1])
+    command = ["checkpoint", "export", str(checkpoint), str(tmp_path / "ms"), "--format", "mindformers"]
+    assert main([*command, "--shard-size", "150KB"]) == 0
+    files = sorted((tmp_path / "ms").glob("*.safetensors"))
+    assert all(SafetensorsFile.open(file).metadata == {"format": "ms"} for file in files)
+    places = json.loads((tmp_path / "ms" / "param_name_map.json").read_text())
+    assert set(places.values()) == {file.name for file in files}
+    source = open_mindspore(tmp_path / "ms")
+    assert source.entries.keys() == places.keys()
+    convert(source, match_names(source), tmp_path / "hf", model.spec)
+    require_same(tmp_path / "hf", model)
+
+
+def test_the_names_of_an_export_are_those_of_mindformers(tmp_path: Path) -> None:
+    sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 4, "head_dim": 8}
+    changes = {**sizes, "intermediate_size": 96, "vocab_size": 64}
+    checkpoint, _ = save_model(tmp_path / "run", changes)
+    assert main(["checkpoint", "export", str(checkpoint), str(tmp_path / "ms"), "--format", "mindformers"]) == 0
+    theirs = tensors(next((RUN / "new_format" / "iteration_00000012").glob("*-model-*.safetensors")))
+    ours = tensors(tmp_path / "ms" / "model.safetensors")
+    assert {n: (t.shape, t.dtype) for n, t in ours.items()} == {n: (t.shape, t.dtype) for n, t in theirs.items()}

@@ -25,6 +25,7 @@ from meshwright.spec.huggingface import family_of, to_config_json
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.parameters import Shape, parameter_shapes
 
+MINDSPORE_INDEX = "param_name_map.json"
 SHARD_SIZE = 5 * 10**9
 """Bytes of tensors in one file at most: what transformers writes."""
 
@@ -121,13 +122,13 @@ def write_folder(
     *,
     shard_size: int = SHARD_SIZE,
     files: Mapping[str, bytes],
-    metadata: str = "pt",
+    kind: str = "pt",
 ) -> Exported:
     """Write a model folder beside its place and rename it when it is complete.
 
     Args:
         files: everything but the weights, by name.
-        metadata: the ``format`` that the safetensors files name: pt, or ms for MindSpore.
+        kind: the ``format`` that the safetensors files name: pt, or ms for MindSpore, which has an index of its own.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists already; name a new folder")
@@ -136,7 +137,7 @@ def write_folder(
     partial.mkdir(parents=True)
     try:
         _require_space(out, total_size(entries.values()))
-        count = _write_weights(partial, entries, read, shard_size, metadata)
+        count = _write_weights(partial, entries, read, shard_size, kind)
         for name, content in files.items():
             write_bytes(partial / name, content)
         sync_folder(partial)
@@ -149,18 +150,19 @@ def write_folder(
 
 
 def _write_weights(
-    folder: Path, entries: Mapping[str, Entry], read: Callable[[str], Tensor], shard_size: int, metadata: str
+    folder: Path, entries: Mapping[str, Entry], read: Callable[[str], Tensor], shard_size: int, kind: str
 ) -> int:
     parts = shards(entries, shard_size)
     names = [WEIGHTS]
     if len(parts) > 1:
         names = [f"model-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)]
     for name, part in zip(names, parts, strict=True):
-        write_safetensors(folder / name, part, read, metadata={"format": metadata})
+        write_safetensors(folder / name, part, read, metadata={"format": kind})
     if len(parts) > 1:
         places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
         index = {"metadata": {"total_size": total_size(entries.values())}, "weight_map": places}
-        write_bytes(folder / INDEX, to_json(index))
+        name, content = (MINDSPORE_INDEX, places) if kind == "ms" else (INDEX, index)
+        write_bytes(folder / name, to_json(content))
     return len(parts)
 
 

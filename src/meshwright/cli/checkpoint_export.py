@@ -13,10 +13,12 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 def add_parser(actions: Any) -> None:
     """Add the action."""
-    parser = actions.add_parser("export", help="write a model that Hugging Face transformers loads")
+    parser = actions.add_parser("export", help="write a model that transformers or MindFormers loads")
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory (its newest checkpoint) or a checkpoint")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write, which must be new or empty")
-    parser.add_argument("--format", choices=("hf",), default="hf", help="format of the folder (hf)")
+    parser.add_argument(
+        "--format", choices=("hf", "mindformers"), default="hf", help="names and layout of the weights (hf)"
+    )
     parser.add_argument("--dtype", choices=DTYPES, help="of the weights (default: as trained, nothing is rounded)")
     parser.add_argument(
         "--shard-size", type=byte_count, default="5GB", metavar="SIZE", help="largest file, as 500MB or 5GB (5GB)"
@@ -53,10 +55,18 @@ def run(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> str:
     import torch
 
-    from meshwright.train.export import export_huggingface
+    from meshwright.checkpoint.huggingface_export import export_checkpoint
+    from meshwright.checkpoint.mindspore_export import export_mindformers
+    from meshwright.train.export import export_model
 
-    dtype = getattr(torch, args.dtype) if args.dtype else None
-    done = export_huggingface(args.run, args.out, dtype=dtype, shard_size=args.shard_size, tokenizer=args.tokenizer)
+    done = export_model(
+        args.run,
+        args.out,
+        write={"hf": export_checkpoint, "mindformers": export_mindformers}[args.format],
+        dtype=getattr(torch, args.dtype) if args.dtype else None,
+        shard_size=args.shard_size,
+        tokenizer=args.tokenizer,
+    )
     written = done.written
     if args.json:
         result = {

@@ -6,10 +6,11 @@ models/qwen3/utils.py and research/qwen2_5 in mindformers 1.x and 2.1.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 FusedLayout = Literal["stacked", "interleaved", "grouped"]
@@ -141,6 +142,41 @@ def part_of(fused: Tensor, found: Found, rows: Sequence[int], heads: tuple[int, 
     groups = fused.reshape(heads[1], queries + 2, -1, *rest)
     part = (groups[:, :queries], groups[:, queries : queries + 1], groups[:, queries + 1 :])[found.part]
     return part.reshape(-1, *rest)
+
+
+def fuse(parts: Sequence[Tensor], layout: FusedLayout | None, heads: tuple[int, int]) -> Tensor:
+    """What `part_of` takes apart, put together; a single part is returned as it is."""
+    rest = parts[0].shape[1:]
+    if layout is None:
+        return parts[0]
+    if layout == "stacked":
+        return torch.cat(list(parts))
+    if layout == "interleaved":
+        return torch.stack(list(parts), dim=1).reshape(-1, *rest)
+    return torch.cat([part.reshape(heads[1], -1, *rest) for part in parts], dim=1).reshape(-1, *rest)
+
+
+def find_theirs(ours: Collection[str], num_layers: int, table: Mapping[str, Target]) -> dict[str, Found]:
+    """By which names a table calls our parameters; the first name in the table that fits wins.
+
+    Raises:
+        KeyError: with a parameter that the table does not know.
+    """
+    places: dict[str, Found] = {}
+    placed: set[str] = set()
+    for theirs, target in table.items():
+        parts = (target,) if isinstance(target, str) else target.parts
+        layout = None if isinstance(target, str) else target.layout
+        whole = parts[0] in ours
+        for layer in range(num_layers if "{}" in theirs else 1):
+            for suffix in ("",) if whole else (".weight", ".bias"):
+                names = tuple(part.format(layer) + suffix for part in parts)
+                if placed.isdisjoint(names) and all(name in ours for name in names):
+                    places[theirs.format(layer) + suffix] = Found("", names, 0, layout)
+                    placed.update(names)
+    if missing := sorted(set(ours) - placed):
+        raise KeyError(missing[0])
+    return places
 
 
 def read_table(values: object) -> dict[str, Target]:

@@ -1,6 +1,7 @@
-"""A trained model as a Hugging Face folder: weights, config.json and the tokenizer of its data."""
+"""A trained model as a folder of other tools: weights, config.json and the tokenizer of its data."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,17 +40,19 @@ class Export:
     tokenizer: Path | None
 
 
-def export_huggingface(
+def export_model(
     target: Path,
     out: Path,
     *,
+    write: Callable[..., Exported] = export_checkpoint,
     dtype: torch.dtype | None = None,
     shard_size: int = SHARD_SIZE,
     tokenizer: Path | None = None,
 ) -> Export:
-    """Export a run's newest checkpoint, or the checkpoint ``target``; see `export_checkpoint`.
+    """Export a run's newest checkpoint, or the checkpoint ``target``.
 
     Args:
+        write: the format: `export_checkpoint` (Hugging Face) or `export_mindformers`.
         tokenizer: tokenizer.json or its folder; None takes that of the run's data, where it still lies there.
 
     Raises:
@@ -60,7 +63,7 @@ def export_huggingface(
     run = run_of(state["config"])
     source = tokenizer or _tokenizer_of(run, yaml.safe_load(state["config"]))
     files, settings = _tokenizer_files(source) if source else ({}, {})
-    written = export_checkpoint(
+    written = write(
         checkpoint,
         out,
         run.model,
