@@ -251,6 +251,11 @@ MATRIX: tuple[Row, ...] = (
     ),
     Row(
         axis="model",
+        combination="weights from pretrained_model_dir: Llama, Mistral, Qwen2, Qwen3 (dense)",
+        note="every layout and precision; each rank reads the rows that it holds",
+    ),
+    Row(
+        axis="model",
         combination="attention_dropout, hidden_dropout",
         note="every layout; masks differ between layouts, so losses agree on the same layout only",
     ),
