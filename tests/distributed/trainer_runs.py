@@ -3,6 +3,8 @@
 import functools
 import hashlib
 import json
+import os
+import signal
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -23,6 +25,7 @@ from meshwright.data.order import Int64s
 from meshwright.parallel.devices import KINDS
 from meshwright.parallel.tensor import local
 from meshwright.train.nonfinite import NonFiniteError
+from meshwright.train.stopping import StopSignals
 from meshwright.train.trainer import Trainer
 from parity import whole
 
@@ -135,6 +138,8 @@ class Disturbance:
         masked: samples without supervised tokens.
         scale: loss scale set right before step 3.
         compile_backend: what ``torch.compile`` uses.
+        stop_file_at: the step in which somebody makes the file that asks to stop.
+        stop_signal_at: (rank, step): that rank gets SIGTERM in that step.
     """
 
     stop_after: int | None = None
@@ -142,6 +147,8 @@ class Disturbance:
     spoil: Spoil | None = None
     scale: float | None = None
     compile_backend: str | None = None
+    stop_file_at: int | None = None
+    stop_signal_at: tuple[int, int] | None = None
 
 
 class DisturbedTrainer(Trainer):
@@ -164,6 +171,10 @@ class DisturbedTrainer(Trainer):
                 (weight if spoil.row is None else weight[spoil.row]).fill_(spoil.value)
             if self.disturbance.scale is not None and step == 3:
                 self.state.loss_scale.scale.fill_(self.disturbance.scale)
+            if self.disturbance.stop_file_at == step and self.first:
+                self.folder.stop.touch()
+            if self.disturbance.stop_signal_at == (dist.get_rank(), step):
+                os.kill(os.getpid(), signal.SIGTERM)
             self.samples.append((batch.tokens[:, 0] + VOCAB * batch.tokens[:, 1]).tolist())
             self.digests.append(self.digest())
         return super()._to_device(batch)
@@ -197,6 +208,7 @@ class Outcome:
         samples: sample numbers of its slice, per step.
         digests: of its weights before each step, and at the end.
         error: message of the NonFiniteError that ended it.
+        stopped: whether it ended before its last step because it was asked to.
     """
 
     data_rank: int
@@ -204,6 +216,7 @@ class Outcome:
     digests: list[str]
     weights: dict[str, Tensor] = field(default_factory=dict)
     error: str | None = None
+    stopped: bool = False
 
 
 def train(config: Path, overrides: tuple[str, ...] = (), disturbance: Disturbance | None = None) -> Outcome:
@@ -212,10 +225,13 @@ def train(config: Path, overrides: tuple[str, ...] = (), disturbance: Disturbanc
     if disturbance.compile_backend is not None:
         torch.compile = functools.partial(torch.compile, backend=disturbance.compile_backend)  # type: ignore[assignment]
     run = resolve(load_config(config, overrides), dist.get_world_size())
-    trainer = DisturbedTrainer(disturbance, run, kind=KINDS["cpu"], device=torch.device("cpu"))
+    signals = StopSignals()
+    # The test house wants SIGUSR1 for itself.
+    signals.catch(signal.SIGTERM)
+    trainer = DisturbedTrainer(disturbance, run, kind=KINDS["cpu"], device=torch.device("cpu"), signals=signals)
     outcome = Outcome(data_rank=trainer.state.mesh.zero_rank, samples=trainer.samples, digests=trainer.digests)
     try:
-        trainer.fit()
+        outcome.stopped = trainer.fit()
     except NonFiniteError as error:
         outcome.error = str(error)
     outcome.digests.append(trainer.digest())

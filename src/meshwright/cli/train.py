@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,26 +63,40 @@ def run(args: argparse.Namespace) -> int:
 
 def _launch(args: argparse.Namespace) -> int:
     from meshwright.launch.endpoint import choose_endpoint
+    from meshwright.launch.environment import variables
     from meshwright.launch.run import launch
     from meshwright.train.folders import run_folder
     from meshwright.train.inputs import total_steps, train_dataset
+    from meshwright.train.worker import COMMAND
 
     if args.nnodes < 1:
         raise _RequestError(f"--nnodes {args.nnodes}: must be 1 or more")
     choose_endpoint(args.rdzv_endpoint, args.nnodes)
     nproc, the_run = _checked_run(args)
     folder = run_folder(the_run.config)
-    report = launch(
-        [str(args.config), *args.overrides],
-        nproc_per_node=nproc,
-        nnodes=args.nnodes,
-        rdzv_endpoint=args.rdzv_endpoint,
-        log_dir=folder.logs,
-        metrics_file=folder.metrics,
-        total_steps=total_steps(the_run, train_dataset(the_run)),
-        last_checkpoint=lambda: _last_checkpoint(folder.checkpoints),
-    )
+    with variables(**{COMMAND: _command(args)}):
+        report = launch(
+            [str(args.config), *args.overrides],
+            nproc_per_node=nproc,
+            nnodes=args.nnodes,
+            rdzv_endpoint=args.rdzv_endpoint,
+            log_dir=folder.logs,
+            metrics_file=folder.metrics,
+            total_steps=total_steps(the_run, train_dataset(the_run)),
+            last_checkpoint=lambda: _last_checkpoint(folder.checkpoints),
+        )
     return report.code
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command line again."""
+    options = {
+        "--nproc-per-node": args.nproc_per_node,
+        "--nnodes": args.nnodes if args.nnodes > 1 else None,
+        "--rdzv-endpoint": args.rdzv_endpoint,
+    }
+    given = [text for option, value in options.items() if value is not None for text in (option, str(value))]
+    return shlex.join(["meshwright", "train", str(args.config), *args.overrides, *given])
 
 
 def _be_a_rank(args: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from meshwright.launch.logs import Follower
 from meshwright.launch.neighbours import JOIN_SECONDS, Neighbours
 from meshwright.launch.outcome import ExitReport, first_cause
 from meshwright.launch.rank_files import RankFiles
+from meshwright.launch.stop import StopForwarder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,9 @@ class Node:
     folder: Path
 
 
-def run_agent(command: list[str], node: Node, follower: Follower, neighbours: Neighbours | None) -> ExitReport:
+def run_agent(
+    command: list[str], node: Node, follower: Follower, neighbours: Neighbours | None, stop: StopForwarder
+) -> ExitReport:
     """Run ``python command`` on the ranks of this node until all have ended, and say how."""
     _silence_elastic()
     files = RankFiles(node.folder, follower, node.endpoint)
@@ -41,6 +44,8 @@ def run_agent(command: list[str], node: Node, follower: Follower, neighbours: Ne
             elastic_launch(_config(node, files), sys.executable)(*command)
         except ChildFailedError as exc:
             cause, others = first_cause([files.end(rank, failure) for rank, failure in exc.failures.items()])
+            if stop.asked is not None and cause.died_of(stop.asked):
+                return ExitReport(code=128 + stop.asked, log_dir=folder, stopped_by=stop.asked)
             return ExitReport(code=1, log_dir=folder, cause=cause, consequences=others)
         except RendezvousError as exc:
             news = neighbours.hear() if neighbours else None
@@ -67,6 +72,8 @@ def _config(node: Node, files: RankFiles) -> LaunchConfig:
         rdzv_configs={} if alone else {"is_host": "false", "read_timeout": JOIN_SECONDS},
         max_restarts=0,
         monitor_interval=0.1,
+        # SIGTERM is ours: ranks are asked to save before they end.
+        signals_to_handle="SIGINT,SIGHUP,SIGQUIT",
         # A container's own name often does not resolve.
         local_addr="127.0.0.1" if alone or node.endpoint.host.startswith("127.") else None,
         logs_specs=files,

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 RANK_LOG_LEVEL = "MESHWRIGHT_RANK_LOG_LEVEL"
@@ -67,22 +67,18 @@ def variables(**values: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def signals_raise() -> Iterator[None]:
-    """SIGTERM raises, as under the agent, also before that takes over; the caller's handlers come back afterwards."""
+def handled_signals(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """``handler`` gets SIGTERM and SIGUSR1; the caller's handlers of all that launcher and agent take come back
+    afterwards."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     before: dict[signal.Signals, Any] = {name: signal.getsignal(name) for name in names}
-    signal.signal(signal.SIGTERM, _raise)
+    for name in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(name, handler)
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(name, signal.SIG_DFL if handler is None else handler)
-
-
-def _raise(number: int, frame: object) -> None:
-    from torch.distributed.elastic.multiprocessing import SignalException
-
-    raise SignalException(f"got {signal.Signals(number).name}", sigval=signal.Signals(number))
+        for name, old in before.items():
+            signal.signal(name, signal.SIG_DFL if old is None else old)

@@ -38,6 +38,10 @@ class RankEnd:
             return f"killed by {name}: usually the kernel's out-of-memory killer (see dmesg) or an operator"
         return f"killed by {name}"
 
+    def died_of(self, number: signal.Signals) -> bool:
+        """Whether a signal ended the rank before it could catch it, or took its peers away."""
+        return self.failure.communication if self.failure else self.exit_code == -number
+
     def where(self) -> str:
         """Rank, step and phase as far as they are known."""
         return self.failure.where() if self.failure else place(self.rank, self.step, self.phase)

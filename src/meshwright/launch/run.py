@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from meshwright.launch.console import Console
 from meshwright.launch.endpoint import choose_endpoint
-from meshwright.launch.environment import launcher_environment, signals_raise, threads_per_rank
+from meshwright.launch.environment import handled_signals, launcher_environment, threads_per_rank
 from meshwright.launch.logs import Follower, Relay
 from meshwright.launch.outcome import ExitReport, describe
+from meshwright.launch.stop import StopForwarder
 
 if TYPE_CHECKING:
     from meshwright.launch.neighbours import Neighbours
@@ -49,7 +50,12 @@ def launch(
         LaunchError: the endpoint is missing, malformed or taken; nothing was started.
     """
     console = Console(metrics_file, total_steps)
-    with launcher_environment(nproc_per_node, console.draws_bar), signals_raise():
+    stop = StopForwarder(console.line)
+    with (
+        launcher_environment(nproc_per_node, console.draws_bar),
+        handled_signals(stop),
+        contextlib.closing(stop),
+    ):
         endpoint = choose_endpoint(rdzv_endpoint, nnodes)
         # torch comes in here: after the environment is set, and after what can be refused without it.
         from meshwright.launch.agent import Node, run_agent
@@ -61,7 +67,7 @@ def launch(
         console.line(f"starting {nproc_per_node} ranks here, {threads} threads each; logs: {node.folder}")
         command = ["-m", "meshwright.launch.entry", worker_module, *argv_for_worker]
         with _relayed(console, prefix=nproc_per_node * nnodes > 1) as follower:
-            report = run_agent(command, node, follower, neighbours)
+            report = run_agent(command, node, follower, neighbours, stop)
         _add_tracebacks_to_logs(report)
         return _conclude(report, neighbours, last_checkpoint)
 

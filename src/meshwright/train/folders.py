@@ -14,6 +14,7 @@ class RunFolder:
         self.record = self.root / "run.json"
         self.metrics = self.root / "metrics.jsonl"
         self.checkpoints = self.root / "checkpoints"
+        self.stop = self.root / "STOP"
         self.logs = self.root / "logs"
         self.tensorboard = self.root / "tensorboard"
         self.profile = self.root / "profile"

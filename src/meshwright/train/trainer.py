@@ -34,6 +34,7 @@ from meshwright.train.record import write_record
 from meshwright.train.saving import CheckpointWriter
 from meshwright.train.start import start_lines
 from meshwright.train.step import TrainState, evaluate_batch, train_step
+from meshwright.train.stopping import StopRequest, StopSignals
 
 OVERFLOWS_IN_A_ROW = 20
 NO_TOKENS, OVERFLOW = "no supervised tokens", "overflow"
@@ -57,9 +58,10 @@ class Trainer:
         run: what to train.
         kind: family of devices.
         device: this rank's device.
+        signals: what this process caught of signals that ask to stop; by default none are.
     """
 
-    def __init__(self, run: Run, *, kind: DeviceKind, device: torch.device) -> None:
+    def __init__(self, run: Run, *, kind: DeviceKind, device: torch.device, signals: StopSignals | None = None) -> None:
         self.run, self.kind, self.device = run, kind, device
         self.first = dist.get_rank() == 0
         self.folder = run_folder(run.config)
@@ -87,9 +89,13 @@ class Trainer:
         self._meter = self._speed_meter()
         self._sinks: list[Sink] = []
         self._checkpoints = CheckpointWriter(run, self.state, self.folder.checkpoints, device, self.fingerprint)
+        self._stop_request = StopRequest(signals or StopSignals(), self.folder.stop)
 
-    def fit(self) -> None:
-        """Train to the end of the run, from the beginning or from the checkpoint that the config asks for."""
+    def fit(self) -> bool:
+        """Train to the end of the run, from the beginning or from the checkpoint that the config asks for.
+
+        Returns whether the run was asked to stop before that, and did, with a checkpoint to go on from.
+        """
         start = find_start(self.run, self.fingerprint)
         checkpoint = start.resume.path.name if start.resume else "none, a new run"
         agree({"data fingerprint": self.fingerprint, "checkpoint": checkpoint})
@@ -100,9 +106,13 @@ class Trainer:
         try:
             if self.counters.step >= self.total_steps:
                 self._say(f"nothing to do: the checkpoint stands at step {self.counters.step}/{self.total_steps}")
-                return
-            self._loop()
+                return False
+            stopped = self._loop()
             self._finish_saving()
+            if stopped is not None:
+                self._stop_request.fulfilled()
+                self._say(f"stopped by {stopped} after step {self.counters.step}/{self.total_steps}, and saved")
+            return stopped is not None
         except NonFiniteError:
             # Raised by all ranks together: a save of healthy weights that is under way can still be completed.
             self._finish_saving()
@@ -111,7 +121,8 @@ class Trainer:
             for sink in self._sinks:
                 sink.close()
 
-    def _loop(self) -> None:
+    def _loop(self) -> str | None:
+        """Make the steps; returns what stopped them before the last one."""
         config, train = self.run.config, self.run.train
         first = self.counters.step + 1
         profiler = StepProfiler(config.monitor.profile_steps, self.folder.profile, dist.get_rank(), first_step=first)
@@ -130,7 +141,9 @@ class Trainer:
                 numbers = HostCopy(outcome.stacked())
                 if pending is not None:
                     self._settle(pending)
-                boundary = self._boundary(step)
+                wish = self._stop_request.exchange()
+                stopped = wish if step < self.total_steps else None
+                boundary = stopped is not None or self._boundary(step)
                 if boundary:
                     numbers.read()
                 # Having read the step before, this one's dispatch takes as long as a step in steady state. At a
@@ -141,7 +154,13 @@ class Trainer:
                 if boundary:
                     self._settle(pending)
                     pending = None
+                    if stopped is not None:
+                        self._stop_request.hear()
+                        self.save()
+                        return stopped
                     self._at_boundary(step)
+        self._stop_request.hear()
+        return None
 
     def _finish_saving(self) -> None:
         set_position(self.counters.step, "checkpoint")

@@ -1,6 +1,7 @@
 """What each rank runs: ``python -m meshwright.train.worker CONFIG [key.path=value ...]`` under a launcher."""
 
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -9,6 +10,9 @@ from pathlib import Path
 from meshwright.config.load import load_config
 from meshwright.config.run import config_hash, resolve
 from meshwright.launch.failure import set_position
+
+COMMAND = "MESHWRIGHT_COMMAND"
+"""Environment variable with the command line that a launcher was started with."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -19,9 +23,12 @@ def main(arguments: Sequence[str]) -> None:
     from meshwright.launch.agreement import agree, run_facts
     from meshwright.parallel.devices import keep_freed_memory, local_device, local_device_kind
     from meshwright.train.build import init_process_group
+    from meshwright.train.stopping import StopSignals
     from meshwright.train.trainer import Trainer
 
     quiet_torch()
+    signals = StopSignals()
+    signals.catch()
     kind = local_device_kind()
     keep_freed_memory(kind)
     run = resolve(load_config(Path(arguments[0]), arguments[1:]), int(os.environ["WORLD_SIZE"]), device=kind.name)
@@ -32,9 +39,20 @@ def main(arguments: Sequence[str]) -> None:
     set_position(phase="compare ranks")
     agree(run_facts(config_hash(run)))
     set_position(phase="open data")
-    Trainer(run, kind=kind, device=device).fit()
+    stopped = Trainer(run, kind=kind, device=device, signals=signals).fit()
+    if stopped and dist.get_rank() == 0:
+        print(f"to go on: {resume_command(arguments, run.config.checkpoint.resume)}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def resume_command(arguments: Sequence[str], resume: str) -> str:
+    """The command that goes on from the newest checkpoint: the one that started this run, as far as a rank knows it."""
+    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")
+    several = f" --nnodes {nodes}" if nodes != "1" else ""
+    torchrun = f"torchrun{several} --nproc-per-node {os.environ['LOCAL_WORLD_SIZE']} -m meshwright train"
+    command = os.environ.get(COMMAND) or f"{torchrun} {shlex.join(arguments)}"
+    return command if resume == "auto" else f"{command} checkpoint.resume=auto"
 
 
 def quiet_torch() -> None:
