@@ -122,7 +122,7 @@ def _moved(sent: float, bandwidth: float) -> float:
     return (math.sqrt(max(0.0, sent) / (EFFICIENCY * bandwidth)) + math.sqrt(FILL)) ** 2
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8192)
 def _fitted(calibration: Calibration, collective: Collective, intra: Link, inter: Link) -> tuple[Link, Link]:
     points = [point for point in calibration.collectives if point.collective == collective]
     inside = [point for point in points if point.nodes == 1]
