@@ -15,6 +15,7 @@ from meshwright.dryrun import world
 from meshwright.dryrun.analysis import StepMemory, step_memory
 from meshwright.dryrun.execute import LEARNING_RATE, execute, rank_batch, rank_state
 from meshwright.dryrun.target import target
+from meshwright.train import step
 from meshwright.train.step import train_step
 
 HOST = "which rank stands where"
@@ -90,3 +91,27 @@ def test_fake_run_equals_real_tensors_and_the_allocator(index, monkeypatch):
     memory, expected = step_memory(fake.tape), step_memory(real.tape)
     assert by_phase(memory) == by_phase(expected)
     assert (memory.before, memory.peak.bytes) == (before, peak)
+
+
+def test_a_change_of_the_trainers_step_changes_the_dry_run(monkeypatch):
+    """The dry run has no step of its own."""
+    row = ROWS[0]
+    layout, spec = table.layout_of(row), table.model_of(row)
+    train = table.train_of(row, layout)
+
+    def at_its_worst() -> dict[str, int]:
+        memory = step_memory(execute(spec, layout, train, 0, on=target("cpu")).tape)
+        return {phase: peak.bytes for phase, peak in memory.phases.items()}
+
+    before = at_its_worst()
+    original = step.scale_gradients
+
+    def with_a_copy(gradients: Any, factor: Any) -> None:
+        kept = torch.empty(1_000_000)
+        original(gradients, factor)
+        del kept
+
+    monkeypatch.setattr(step, "scale_gradients", with_a_copy)
+    after = at_its_worst()
+    assert after["gradients"] > before["gradients"] + 3_900_000
+    assert after["backward"] == before["backward"]

@@ -32,6 +32,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--hardware", default=DEFAULT_HARDWARE, metavar="NAME|FILE", help=f"device (default: {DEFAULT_HARDWARE})"
     )
+    parser.add_argument("--fast", action="store_true", help="run few layers and micro-batches and extrapolate")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -75,7 +76,7 @@ def _one(resolved: "Run", rank: int, args: argparse.Namespace, cluster: "Cluster
     from meshwright.dryrun.verdict import verdict
 
     device = cluster.device
-    result = dry_run(resolved, rank, target_name=args.target, family=device.family)
+    result = dry_run(resolved, rank, target_name=args.target, family=device.family, fast=args.fast)
     return result, verdict(result, device.memory_bytes, device.name)
 
 

@@ -1,16 +1,17 @@
 """A dry run: memory, traffic and FLOPs of the training step of one rank, without devices."""
 
+import time
 from dataclasses import dataclass
 
 from meshwright.config.run import Run
-from meshwright.dryrun.allocator import replay
 from meshwright.dryrun.analysis import StepMemory, step_memory
 from meshwright.dryrun.execute import Execution, execute
+from meshwright.dryrun.fast import Found, estimate, reserved_peaks
+from meshwright.dryrun.reduced import Problem, layers_alike
 from meshwright.dryrun.refuse import check
 from meshwright.dryrun.target import Target, TargetName, target
 from meshwright.dryrun.traffic import Traffic
 from meshwright.spec.cluster import DeviceFamily
-from meshwright.spec.layers import layer_map
 from meshwright.spec.layout import Coordinates, Layout
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.training import TrainSpec
@@ -56,7 +57,13 @@ class DryRun:
 
 
 def dry_run(
-    run: Question, rank: int = 0, *, target_name: TargetName = "cuda", family: DeviceFamily = "hopper", steps: int = 2
+    run: Question,
+    rank: int = 0,
+    *,
+    target_name: TargetName = "cuda",
+    family: DeviceFamily = "hopper",
+    steps: int = 2,
+    fast: bool = False,
 ) -> DryRun:
     """Execute the training step of one rank on fake tensors.
 
@@ -64,6 +71,7 @@ def dry_run(
         target_name: ``cuda`` chooses CUDA's kernels, workspaces, rounding and allocator; ``cpu`` is exact for a CPU.
         family: of CUDA devices.
         steps: optimizer steps to make; the last is reported.
+        fast: run a few layers and micro-batches and extrapolate, where the layers of the stage are alike.
 
     Raises:
         DryRunRefused: training would refuse the run, or a dry run cannot simulate it.
@@ -73,18 +81,23 @@ def dry_run(
     model, layout, train = (run.model, run.layout, run.train) if isinstance(run, Run) else run
     check(model, layout, train, rank)
     on = target(target_name, family)
-    execution = execute(model, layout, train, rank, on=on, steps=steps)
-    at = layout.coordinates(rank)
+    problem = Problem(model=model, layout=layout, train=train, rank=rank)
+    started = time.perf_counter()
+    if fast and layers_alike(problem):
+        found, execution = estimate(problem, on), None
+    else:
+        execution = execute(model, layout, train, rank, on=on, steps=steps)
+        found = _measured(execution, on)
     return DryRun(
         rank=rank,
-        at=at,
-        layers=layer_map(model.num_layers, layout)[at.pipeline],
+        at=problem.at,
+        layers=problem.layers,
         target=target_name,
-        memory=step_memory(execution.tape),
-        reserved=_reserved(execution, on),
-        traffic=execution.traffic,
-        estimated=False,
-        seconds=execution.seconds,
+        memory=found.memory,
+        reserved=Reserved(**found.reserved) if found.reserved else None,
+        traffic=found.traffic,
+        estimated=execution is None,
+        seconds=time.perf_counter() - started,
         execution=execution,
     )
 
@@ -95,8 +108,6 @@ def stage_ranks(layout: Layout) -> tuple[int, ...]:
     return tuple(layout.rank(Coordinates(data=0, pipeline=stage, context=0, model=0)) for stage in stages)
 
 
-def _reserved(execution: Execution, on: Target) -> Reserved | None:
-    if not on.cached:
-        return None
-    native, expandable = (replay(execution.tape, expandable=choice) for choice in (False, True))
-    return Reserved(native=native.peak_reserved, expandable=expandable.peak_reserved)
+def _measured(execution: Execution, on: Target) -> Found:
+    tape = execution.tape
+    return Found(memory=step_memory(tape), reserved=reserved_peaks(tape, on), traffic=execution.traffic)

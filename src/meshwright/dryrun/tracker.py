@@ -23,6 +23,7 @@ from meshwright.dryrun.tape import Event, Record, Tag, Tape
 
 _aten, _c10d = torch.ops.aten, torch.ops.c10d
 _wait = torch.ops._c10d_functional.wait_tensor.default
+_device = torch.ops.prim.device.default
 _graph_task = torch._C._current_graph_task_id
 _NO_GRAPH = -1
 
@@ -77,6 +78,9 @@ class MemoryTracker(TorchDispatchMode):
         self._closed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _device and isinstance(args[0], FakeTensor):
+            # Asked for as often as all operators together.
+            return args[0].fake_device
         if any(issubclass(kind, WRAPPERS) for kind in types):
             return NotImplemented
         # A fake wait makes a new tensor; a real one returns its argument.
@@ -142,8 +146,8 @@ class MemoryTracker(TorchDispatchMode):
         known = self._records.get(storage._cdata)
         if known is not None:
             record = known[0]
-        elif tensor.device.type != "cpu" or isinstance(tensor, FakeTensor) is not self._fake:
-            # On the meta device, or at home in a mode of torch's own that works out shapes.
+        elif isinstance(tensor, FakeTensor) is not self._fake or _device_type(tensor) != "cpu":
+            # At home in a mode of torch's own that works out shapes, or on the meta device.
             return None
         else:
             record = self._new_record(operator, self._stream())
@@ -194,6 +198,10 @@ class MemoryTracker(TorchDispatchMode):
             number = self._streams[id(current)] = len(self._streams)
             self._kept_streams.append(current)
         return number
+
+
+def _device_type(tensor: Tensor) -> str:
+    return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
 
 
 def _accumulates_weight() -> bool:

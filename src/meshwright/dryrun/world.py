@@ -1,6 +1,6 @@
 """A world of any size in one process: a process group that moves nothing, and tensors that hold nothing.
 
-torch 2.13 needs four of its functions changed before a training step runs on fake tensors: three ask a tensor of ranks
+torch 2.13 needs a few of its functions changed before a training step runs on fake tensors: some ask a tensor of ranks
 for its values, which a fake tensor does not have, and pipelining takes a vote of all stages through the network.
 `fake_world` changes them for its duration. `test_dryrun_world.py` fails where a release renames one of them.
 """
@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.schedules import _PipelineSchedule
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -26,8 +27,10 @@ ON_REAL_RANKS: tuple[tuple[Any, str], ...] = (
     (DeviceMesh, "_compute_coordinates_from_mesh"),
     (DeviceMesh, "_get_mesh_tensor_from_full_mesh"),
     (tensor_utils, "_compute_local_shape_and_global_offset"),
+    (ShardingPropagator, "_propagate_tensor_meta_non_cached"),
 )
-"""Functions that read the values of tensors of ranks and offsets."""
+"""Functions that read the values of tensors of ranks and offsets; the last runs operators on whole-sized fake tensors
+of its own, which nobody allocates."""
 
 
 @contextmanager
