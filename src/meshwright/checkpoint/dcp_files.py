@@ -111,12 +111,17 @@ class Planner(DefaultSavePlanner):
 
 
 class Reader(FileSystemReader):
-    """Reads DCP's metadata with an unpickler that knows only what DCP writes."""
+    """Reads DCP's metadata, once, with an unpickler that knows only what DCP writes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._metadata: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / METADATA).open("rb") as stream:
-            metadata: Metadata = _MetadataUnpickler(stream).load()
-        return metadata
+        if self._metadata is None:
+            with (Path(self.path) / METADATA).open("rb") as stream:
+                self._metadata = _MetadataUnpickler(stream).load()
+        return self._metadata
 
 
 class _MetadataUnpickler(pickle.Unpickler):

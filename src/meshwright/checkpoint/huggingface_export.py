@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshwright.checkpoint.dcp_files import Reader
 from meshwright.checkpoint.errors import CheckpointError, CheckpointMismatch
 from meshwright.checkpoint.files import free_bytes, human_bytes, sync_folder, to_json, write_bytes
 from meshwright.checkpoint.huggingface import INDEX, WEIGHTS
@@ -96,6 +97,7 @@ class PaddedReader:
     shapes: Mapping[str, Shape]
     padded: Mapping[str, Shape]
     dtypes: Mapping[str, torch.dtype]
+    files: Reader
 
     @classmethod
     def open(cls, checkpoint: Path, spec: ModelSpec, prefix: str) -> PaddedReader:
@@ -106,12 +108,13 @@ class PaddedReader:
         lines = mismatches(wanted, stored, expected=lambda name: name.startswith(prefix), cast=True)
         require_fit(checkpoint, lines)
         dtypes = {name: stored[prefix + name][1] for name in padded}
-        return cls(checkpoint, prefix, parameter_shapes(spec), padded, dtypes)
+        return cls(checkpoint, prefix, parameter_shapes(spec), padded, dtypes, Reader(checkpoint / TENSORS))
 
     def read(self, name: str) -> Tensor:
         """One parameter."""
         tensor = torch.empty(self.padded[name], dtype=self.dtypes[name])
-        read_tensors(self.checkpoint / TENSORS, {self.prefix + name: tensor}, Ranks(alone=True))
+        wanted = {self.prefix + name: tensor}
+        read_tensors(self.checkpoint / TENSORS, wanted, Ranks(alone=True), reader=self.files)
         return tensor[: self.shapes[name][0]]
 
 

@@ -59,15 +59,18 @@ def write_tensors(
     return writer.files.records, planner.file_bytes
 
 
-def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks, *, reader: Reader | None = None) -> None:
     """Fill ``tensors`` in place; each rank reads the blocks it needs, without talking to others.
 
     Names, shapes and dtypes must have been checked (``mismatches``). Raises CheckpointError.
+
+    Args:
+        reader: of the same folder, given again by callers that read tensor by tensor: it reads the metadata once.
     """
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         with _quiet():
-            dcp_load(dict(tensors), storage_reader=Reader(folder), planner=planner, no_dist=True)
+            dcp_load(dict(tensors), storage_reader=reader or Reader(folder), planner=planner, no_dist=True)
     except CheckpointException as error:
         raise CheckpointError(f"{folder}: {_failures(error, ranks)[0].cause}") from None
 
