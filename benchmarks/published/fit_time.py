@@ -34,6 +34,8 @@ PRIOR = 0.01
 JOINED = 0.12
 """Weight of rows of quality B against A."""
 STEP = 0.02
+CARRIES_OVER = 1.7
+"""Most times the error of the fit that models left out may have."""
 FEWEST = 10
 """Rows without which an engine keeps the defaults of the device family."""
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -67,7 +69,11 @@ def main() -> int:
     for (engine, family), pairs in sorted(groups.items()):
         if len(pairs) < FEWEST or (args.only and f"{engine}:{family}" not in args.only):
             continue
-        table.setdefault(engine, {})[family] = report(engine, family, pairs, args.rows)
+        values = report(engine, family, pairs, args.rows)
+        if values is None:
+            table.get(engine, {}).pop(family, None)
+        else:
+            table.setdefault(engine, {})[family] = values
     if args.write:
         table["default"] = {"default": table["default"]["default"], **family_defaults(table)}
         path = Path(stored.__file__).with_name("constants.json")
@@ -85,8 +91,11 @@ def fits(row: Row, job: Job) -> bool:
     return row.quality in ("A", "B", "") and within and row.source != "bigscience_a100"
 
 
-def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[str, float]:
-    """Fit one engine and family, print what came out, and return the constants as they are stored."""
+def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[str, float] | None:
+    """Fit one engine and family, print what came out, and return the constants as they are stored.
+
+    None where they do not carry over to models left out: the defaults of the family serve better.
+    """
     sample = pairs[:: -(-len(pairs) // most)]
     names = free(pairs)
     # From the general defaults, and from what is stored: the better end counts.
@@ -98,6 +107,9 @@ def report(engine: str, family: str, pairs: Sequence[Pair], most: int) -> dict[s
     print(f"  error {describe(residuals(pairs, best))}")
     left_out = np.concatenate(list(leave_one_model_out(sample, best, names)))
     print(f"  error on models left out {describe(left_out)}", flush=True)
+    if mean_error(left_out) > CARRIES_OVER * mean_error(residuals(sample, best)):
+        print("  not stored: no constants for models that were not seen")
+        return None
     return {name: float(f"{getattr(best, name):.4g}") for name in names}
 
 
@@ -212,6 +224,11 @@ def leave_one_model_out(
         held = set(models[fold::folds])
         seen = [pair for pair in pairs if pair[0].text("model") not in held]
         yield residuals([pair for pair in pairs if pair[0].text("model") in held], fit(seen, best, names, 3))
+
+
+def mean_error(errors: np.ndarray) -> float:
+    """Mean absolute relative error."""
+    return float(np.abs(np.exp(errors) - 1).mean())
 
 
 def describe(errors: np.ndarray) -> str:

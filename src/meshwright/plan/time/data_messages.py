@@ -53,7 +53,7 @@ def data_time(job: Job, machine: Machine, stage: Stage) -> DataTime:
     """Data-parallel messages of a stage's ranks."""
     if job.layout.zero_ranks == 1:
         return NOTHING
-    if job.engine.family == "fsdp":
+    if job.engine.family == "fsdp" or job.layout.zero_stage == 3:
         return _by_module(job, machine, stage)
     return _whole_stage(job, machine, stage)
 
@@ -83,11 +83,11 @@ def _wire_bytes(job: Job, traits: Traits) -> float:
 def _whole_stage(job: Job, machine: Machine, stage: Stage) -> DataTime:
     """Megatron's DistributedDataParallel and distributed optimizer: once per step.
 
-    ZeRO-0 all-reduces; ZeRO-1 and up reduce-scatter gradients and gather weights after the update. ZeRO-2 of
-    DeepSpeed reduces after every micro-batch, ZeRO-3 gathers weights in both passes of each.
+    ZeRO-0 all-reduces; ZeRO-1 and 2 reduce-scatter gradients and gather weights after the update; groups that hold
+    the same shards add theirs up. ZeRO-2 of DeepSpeed reduces after every micro-batch.
     """
     traits, layout, share = traits_of(job.engine.name), job.layout, machine.constants.network
-    shards, _ = shard_groups(job)
+    shards, copies = shard_groups(job)
     dense, expert = _trainable(job, stage)
     groups = [(dense, shards)]
     if expert:
@@ -97,6 +97,9 @@ def _whole_stage(job: Job, machine: Machine, stage: Stage) -> DataTime:
     reduce: Collective = "reduce_scatter" if layout.zero_stage else "all_reduce"
     times = job.batch.micro_batch_num if layout.zero_stage >= 2 or traits.reduces_every_micro_batch else 1
     reduced = [_bucketed(job, stage, reduce, weights, wire, group, share) for weights, group in groups]
+    if copies.ranks > 1:
+        held = (dense + expert) / shards.ranks
+        reduced.append(_bucketed(job, stage, "all_reduce", held, wire, copies, share))
     gathered = []
     if layout.zero_stage:
         gathered = [_bucketed(job, stage, "all_gather", weights, 2, group, share) for weights, group in groups]
@@ -109,20 +112,11 @@ def _whole_stage(job: Job, machine: Machine, stage: Stage) -> DataTime:
         *(_total(item, times, exposed / sums if sums else 0.0) for item in reduced),
         *(_total(item, 1, late / gather if gather else 0.0) for item in gathered),
     )
-    if layout.zero_stage < 3:
-        per_backward = exposed if times > 1 else 0.0
-        return DataTime(
-            per_forward=0.0,
-            per_backward=per_backward,
-            after=late + (0.0 if times > 1 else exposed),
-            messages=0.0,
-            transfers=transfers,
-        )
     return DataTime(
-        per_forward=late,
-        per_backward=exposed + late,
-        after=0.0,
-        messages=float(stage.holding.layers),
+        per_forward=0.0,
+        per_backward=exposed if times > 1 else 0.0,
+        after=late + (0.0 if times > 1 else exposed),
+        messages=0.0,
         transfers=transfers,
     )
 
