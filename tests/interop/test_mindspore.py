@@ -351,10 +351,14 @@ def test_rank_folders_of_data_parallel_and_pipeline_ranks_make_a_whole(tmp_path:
     source = open_mindspore(tmp_path)
     assert source.entries.keys() == held.keys()
     assert all(torch.equal(source.read(name), tensor) for name, tensor in held.items())
+    with pytest.raises(CheckpointError, match="no-such-folder: no such folder"):
+        open_mindspore(tmp_path, strategy=tmp_path / "no-such-folder")
     stages[1]["lm_head.weight"] = held["lm_head.weight"] + 1
     (tmp_path / "rank_3" / "x_rank_3-1_2.safetensors").unlink()
     store(tmp_path / "rank_3" / "x_rank_3-1_2.safetensors", stages[1])
-    with pytest.raises(CheckpointError, match=r"lm_head\.weight differs between rank_0 and rank_3: it was split"):
+    with pytest.raises(
+        CheckpointError, match=r"lm_head\.weight differs between rank 0 and rank 3: it was split; name the folder"
+    ):
         open_mindspore(tmp_path)
 
 
@@ -389,3 +393,53 @@ def test_the_names_of_an_export_are_those_of_mindformers(tmp_path: Path) -> None
     theirs = tensors(next((RUN / "new_format" / "iteration_00000012").glob("*-model-*.safetensors")))
     ours = tensors(tmp_path / "ms" / "model.safetensors")
     assert {n: (t.shape, t.dtype) for n, t in ours.items()} == {n: (t.shape, t.dtype) for n, t in theirs.items()}
+
+
+def layout_item(name: str, devices: list[int], tensor_map: list[int], step: int, size: int) -> bytes:
+    """One ParallelLayoutItem as node_strategy.proto describes it; negative numbers are 64-bit varints."""
+    grid = b"".join(b"\x08" + varint(count) for count in devices)
+    mapped = b"".join(b"\x08" + varint(at % 2**64) for at in tensor_map)
+    numbers = b"\x28\x00" + b"\x30" + varint(step) + b"\x38" + varint(size % 2**64)
+    return field(3, field(1, name.encode()) + field(2, field(1, grid) + field(2, mapped) + numbers))
+
+
+@pytest.mark.parametrize("kind", ["ckpt", "json"])
+def test_rank_folders_are_merged_by_their_strategy_files(kind: str, tmp_path: Path) -> None:
+    """Two stages of eight ranks, data 4 x model 2; the parallel optimizer cuts some weights over data as well."""
+    held = tensors(RUN / "init_step0.safetensors")
+    (tmp_path / "strategy").mkdir()
+    for rank in range(16):
+        stage, place = divmod(rank, 8)
+        data, model = divmod(place, 2)
+        mine = {n: t for n, t in held.items() if ("layers.1." in n or "norm_out" in n or "lm_head" in n) == bool(stage)}
+        items: dict[str, tuple[list[int], list[int], int, int]] = {}
+        parts: Tensors = {}
+        for name, tensor in mine.items():
+            if "wo.weight" in name or "w2.weight" in name:
+                parts[name], items[name] = tensor.chunk(2, 1)[model], ([4, 2], [-1, 0], 0, 0)
+            elif tensor.dim() == 2 and "w3" in name:
+                # Cut by rows over the model ranks, then each block over two of the four data ranks.
+                parts[name], items[name] = tensor.chunk(2)[model].chunk(2)[data % 2], ([4, 2], [0, -1], 2, 2)
+            elif tensor.dim() == 2 and "wv" in name:
+                parts[name], items[name] = tensor.chunk(8)[place], ([4, 2], [-1, -1], 1, -1)
+            elif tensor.dim() == 2:
+                parts[name], items[name] = tensor.chunk(2)[model], ([4, 2], [0, -1], 0, 0)
+            else:
+                parts[name], items[name] = tensor, ([4, 2], [-1] * tensor.dim(), 0, 0)
+        (tmp_path / "checkpoint" / f"rank_{rank}").mkdir(parents=True)
+        parts = {name: part.contiguous() for name, part in parts.items()}
+        store(tmp_path / "checkpoint" / f"rank_{rank}" / f"x_rank_{rank}-2_6.safetensors", parts)
+        file = tmp_path / "strategy" / f"ckpt_strategy_rank_{rank}.{kind}"
+        if kind == "ckpt":
+            file.write_bytes(b"\x08\x00" + b"".join(layout_item(n, *item) for n, item in items.items()))
+        else:
+            keys = ("dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size")
+            table = {name: dict(zip(keys, item, strict=True)) for name, item in items.items()}
+            file.write_text(json.dumps({"parallel_layout_item": table}))
+    source = open_mindspore(tmp_path / "checkpoint")
+    assert source.entries.keys() == held.keys()
+    for name, tensor in held.items():
+        assert torch.equal(source.read(name), tensor), name
+    (tmp_path / "strategy" / f"ckpt_strategy_rank_3.{kind}").write_bytes(b"\xff\xff")
+    with pytest.raises(CheckpointError, match=rf"ckpt_strategy_rank_3\.{kind}: not a strategy file"):
+        open_mindspore(tmp_path / "checkpoint")

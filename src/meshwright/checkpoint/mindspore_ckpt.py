@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from meshwright.checkpoint.errors import CheckpointError
+from meshwright.checkpoint.protobuf import TornMessage, fields, read_varint
 from meshwright.checkpoint.safetensors_file import fill
 
 DTYPES = {
@@ -46,7 +47,6 @@ DTYPES = {
 _ENCRYPTED = {0x7F3A5ED8: "AES-GCM", 0x7F3A5ED9: "AES-CBC", 0x7F3A5EDA: "SM4-CBC"}
 _CRC_MARK, _CRC_BYTES = b"crc_num", 10
 _BLOCK = 2**24
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 Span = tuple[int, int]
 """Offset of the first byte in the file and the number of bytes."""
@@ -92,6 +92,8 @@ class CkptFile:
                 _refuse_encrypted(path, content)
                 end = _checked_end(path, content)
                 values = [_value(path, content, start, stop) for start, stop in _values(path, content, end)]
+        except TornMessage as error:
+            raise CheckpointError(f"{path}: torn or not a MindSpore checkpoint ({error})") from error
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
         tensors = _joined(values)
@@ -136,7 +138,7 @@ def _checked_end(path: Path, content: mmap.mmap) -> int:
 
 def _values(path: Path, content: mmap.mmap, end: int) -> Iterator[Span]:
     """Start and stop of each ``Checkpoint.value``."""
-    for number, _, start, stop in _fields(path, content, 0, end):
+    for number, _, start, stop in fields(content, 0, end):
         if number != 1 or stop < 0:
             raise CheckpointError(f"{path}: not a MindSpore checkpoint (field {number} at byte {start})")
         yield start, stop
@@ -144,7 +146,7 @@ def _values(path: Path, content: mmap.mmap, end: int) -> Iterator[Span]:
 
 def _value(path: Path, content: mmap.mmap, start: int, stop: int) -> tuple[str, CkptEntry]:
     name, entry = "", None
-    for number, _, first, last in _fields(path, content, start, stop):
+    for number, _, first, last in fields(content, start, stop):
         if number == 1:
             name = content[first:last].decode("utf-8")
         elif number == 2:
@@ -159,50 +161,18 @@ def _value(path: Path, content: mmap.mmap, start: int, stop: int) -> tuple[str, 
 def _tensor(path: Path, content: mmap.mmap, start: int, stop: int) -> CkptEntry:
     shape: list[int] = []
     kind, span = "", (stop, 0)
-    for number, varint, first, last in _fields(path, content, start, stop):
+    for number, varint, first, last in fields(content, start, stop):
         if number == 1 and last < 0:
             shape.append(varint)
         elif number == 1:
             while first < last:
-                size, first = _read_varint(path, content, first, last)
+                size, first = read_varint(content, first, last)
                 shape.append(size)
         elif number == 2:
             kind = content[first:last].decode("ascii", "replace")
         elif number == 3:
             span = (first, last - first)
     return CkptEntry(kind, tuple(shape), (span,))
-
-
-def _fields(path: Path, content: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, varint, start, stop) of each field of a message; ``stop`` is -1 where the value is a varint."""
-    while at < end:
-        key, at = _read_varint(path, content, at, end)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _read_varint(path, content, at, end)
-            yield number, value, at, -1
-            continue
-        if wire == _BYTES:
-            length, at = _read_varint(path, content, at, end)
-        else:
-            length = {_FIXED64: 8, _FIXED32: 4}.get(wire, end)
-        if at + length > end:
-            raise CheckpointError(f"{path}: torn or not a MindSpore checkpoint (byte {at}: {length} bytes announced)")
-        yield number, 0, at, at + length
-        at += length
-
-
-def _read_varint(path: Path, content: mmap.mmap, at: int, end: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= end:
-            break
-        byte = content[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise CheckpointError(f"{path}: torn or not a MindSpore checkpoint (a number at byte {at} does not end)")
 
 
 def _joined(values: list[tuple[str, CkptEntry]]) -> dict[str, CkptEntry]:

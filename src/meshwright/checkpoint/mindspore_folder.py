@@ -19,10 +19,12 @@ from torch import Tensor
 from meshwright.checkpoint.errors import CheckpointError
 from meshwright.checkpoint.files import read_json
 from meshwright.checkpoint.mindspore_ckpt import CkptFile
+from meshwright.checkpoint.mindspore_strategy import Cut, read_strategies
 from meshwright.checkpoint.safetensors_file import SafetensorsFile
 
 LATEST = "latest_checkpointed_iteration.txt"
 METADATA = "metadata.json"
+STRATEGY = "strategy"
 _RANK = re.compile(r"rank_(\d+)")
 _STEP = re.compile(r"-(\d+)_(\d+)\.(?:ckpt|safetensors)$")
 
@@ -103,8 +105,11 @@ class MindSporeCheckpoint:
         return whole
 
 
-def open_mindspore(path: Path) -> MindSporeCheckpoint:
+def open_mindspore(path: Path, *, strategy: Path | None = None) -> MindSporeCheckpoint:
     """Find the tensors of a file or folder.
+
+    Args:
+        strategy: folder of the strategy files of ``rank_N`` folders; None looks for ``strategy`` beside ``path``.
 
     Raises:
         CheckpointError: nothing here is a MindSpore checkpoint, a file is damaged, or parts do not make a whole.
@@ -119,10 +124,12 @@ def open_mindspore(path: Path) -> MindSporeCheckpoint:
         return _by_metadata(path)
     ranks = sorted((int(m[1]), p) for p in path.iterdir() if p.is_dir() and (m := _RANK.fullmatch(p.name)))
     if ranks:
-        return _of_ranks(path, [_newest(folder) for _, folder in ranks])
+        beside = path.parent / STRATEGY
+        strategy = strategy or (beside if beside.is_dir() else None)
+        return _of_ranks(path, {rank: _newest(folder) for rank, folder in ranks}, strategy)
     iterations = sorted(path.glob("iteration_*"))
     if iterations:
-        return open_mindspore(iterations[-1])
+        return open_mindspore(iterations[-1], strategy=strategy)
     paths = [p for kind in ("*.safetensors", "*.ckpt") for p in sorted(path.glob(kind))]
     if not paths:
         raise CheckpointError(f"{path}: no .ckpt or .safetensors file, no rank_N and no iteration_* folder")
@@ -178,25 +185,52 @@ def _united(path: Path, files: Iterable[File]) -> MindSporeCheckpoint:
     return MindSporeCheckpoint(path, entries)
 
 
-def _of_ranks(path: Path, paths: list[Path]) -> MindSporeCheckpoint:
-    """Rank folders. Data-parallel ranks hold equal tensors, pipeline stages different names: both make a whole."""
-    files = [_open_file(one) for one in paths]
-    entries: dict[str, Whole] = {}
-    for file in files:
-        for name, entry in file.entries.items():
-            shape = tuple(entry.shape)
-            first = entries.get(name)
-            if first is None:
-                entries[name] = Whole(entry.dtype, shape, (Piece((0,) * len(shape), shape, file),))
-            elif first.shape != shape or not torch.equal(
-                _bits(first.pieces[0].file.read(name)), _bits(file.read(name))
-            ):
-                raise CheckpointError(
-                    f"{path}: {name} differs between {first.pieces[0].file.path.parent.name} and"
-                    f" {file.path.parent.name}: it was split over ranks, and this format keeps how in strategy files;"
-                    f" merge it first (mindspore.transform_checkpoints, or save with a checkpoint: section)"
-                )
+def _of_ranks(path: Path, paths: Mapping[int, Path], strategy: Path | None) -> MindSporeCheckpoint:
+    """Rank folders: stages hold different names; what several ranks hold is equal, or cut as strategies say."""
+    files = {rank: _open_file(one) for rank, one in paths.items()}
+    strategies = read_strategies(strategy) if strategy else {}
+    holders: dict[str, list[int]] = {}
+    for rank, file in files.items():
+        for name in file.entries:
+            holders.setdefault(name, []).append(rank)
+    entries = {}
+    for name, ranks in holders.items():
+        held = {rank: files[rank] for rank in ranks}
+        cuts = {rank: strategies[rank][name] for rank in ranks if name in strategies.get(rank, {})}
+        entries[name] = _cut(path, name, held, cuts) if len(cuts) == len(ranks) else _equal(path, name, held, strategy)
     return MindSporeCheckpoint(path, entries)
+
+
+def _cut(path: Path, name: str, held: Mapping[int, File], cuts: Mapping[int, Cut]) -> Whole:
+    """A tensor of which each rank holds the block that its strategy names; of equal blocks the first is read."""
+    blocks: dict[tuple[int, ...], File] = {}
+    first = next(iter(held.values())).entries[name]
+    counts: tuple[int, ...] = ()
+    for rank, file in held.items():
+        try:
+            index, counts = cuts[rank].block(rank)
+        except (ValueError, IndexError, TypeError) as error:
+            raise CheckpointError(f"{path}: the strategy of {name} on rank {rank} makes no sense ({error})") from error
+        if len(index) != len(first.shape) or file.entries[name].shape != first.shape:
+            raise CheckpointError(f"{path}: {name} on rank {rank} is not of the shape that the strategy gives it")
+        blocks.setdefault(index, file)
+    if len(blocks) != math.prod(counts):
+        raise CheckpointError(f"{path}: {len(blocks)} of the {math.prod(counts)} blocks of {name} are here")
+    local = tuple(first.shape)
+    pieces = [Piece(tuple(i * n for i, n in zip(at, local, strict=True)), local, file) for at, file in blocks.items()]
+    return Whole(first.dtype, tuple(n * count for n, count in zip(local, counts, strict=True)), tuple(pieces))
+
+
+def _equal(path: Path, name: str, held: Mapping[int, File], strategy: Path | None) -> Whole:
+    """A tensor that all ranks hold whole, which is looked at: blocks of a cut tensor may well be of one shape."""
+    (first, file), *others = held.items()
+    content = _bits(file.read(name)) if others else None
+    for rank, other in others:
+        if content is None or not torch.equal(content, _bits(other.read(name))):
+            where = f"{strategy} has no layout of it" if strategy else "name the folder of strategy files (--strategy)"
+            raise CheckpointError(f"{path}: {name} differs between rank {first} and rank {rank}: it was split; {where}")
+    shape = tuple(file.entries[name].shape)
+    return Whole(file.entries[name].dtype, shape, (Piece((0,) * len(shape), shape, file),))
 
 
 def _by_metadata(folder: Path) -> MindSporeCheckpoint:

@@ -32,6 +32,9 @@ def add_parser(actions: Any) -> None:
         help="sizes of the model: MindFormers' YAML, a config.json, or a config of Meshwright",
     )
     parser.add_argument("--map", type=Path, metavar="FILE", help="YAML of more names, theirs: ours; see the docs")
+    parser.add_argument(
+        "--strategy", type=Path, metavar="DIR", help="strategy files of rank_N folders (default: strategy beside SRC)"
+    )
     parser.add_argument("--allow-unmatched", action="store_true", help="leave tensors out whose names are not known")
     parser.add_argument("--dtype", choices=DTYPES, help="of the weights (default: as they are, nothing is rounded)")
     parser.add_argument(
@@ -64,7 +67,7 @@ def _convert(args: argparse.Namespace) -> "Converted":
     from meshwright.model.mindformers import NAMES
 
     table = NAMES | (_read_map(args.map) if args.map else {})
-    source = open_mindspore(args.source)
+    source = open_mindspore(args.source, strategy=args.strategy)
     matched = match_names(source, table)
     return convert(
         source,
