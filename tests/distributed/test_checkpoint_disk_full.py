@@ -13,16 +13,17 @@ from ranks import run_ranks
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A mounted file system of 2 MiB."""
+    """A mounted file system of 50 MiB with 2 MiB left."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=50m", "tmpfs", folder], capture_output=True, text=True, check=False
     )
     if mount.returncode:
         pytest.skip(f"mounting a small file system is not allowed here: {mount.stderr.strip()}")
+    (folder / "others").write_bytes(bytes(48 << 20))
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
 
@@ -53,6 +54,6 @@ def test_full_disk(small_disk, what, needed):
     assert f"no space left on the file system of {small_disk}" in messages[0]
     assert f"needs about {needed}, 2.0 MiB were free before it" in messages[0]
     assert messages[0].endswith(f"last complete checkpoint: {small_disk / 'step-00000001'}")
-    assert sorted(p.name for p in small_disk.iterdir()) == ["step-00000001", "step-00000003"]
+    assert sorted(p.name for p in small_disk.iterdir()) == ["others", "step-00000001", "step-00000003"]
     for step in (1, 3):
         assert store.verify(small_disk / f"step-{step:08d}") == []
