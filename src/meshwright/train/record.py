@@ -13,7 +13,7 @@ from typing import Any
 import meshwright
 from meshwright.config.run import Run, config_hash, resolved_yaml
 
-PACKAGES = ("torch", "numpy", "pydantic", "tokenizers", "safetensors")
+PACKAGES = ("torch", "numpy", "pydantic", "tokenizers")
 
 
 def git_state() -> dict[str, Any]:
