@@ -233,3 +233,11 @@ def test_megatron_at_175b_530b_1t(
         more={"recompute": Recompute(layers="all"), "attention": "materialised"},
     )
     assert predict_time(run).seconds == pytest.approx(published, rel=0.2)
+
+
+def test_an_offloaded_optimizer_takes_longer() -> None:
+    plain = job("meshwright", data_parallel=8, zero_stage=3)
+    on_host = predict_time(replace(plain, offload_optimizer=True)).terms["optimizer"]
+    # 6.7 B parameters over eight ranks of one node, at 4e9 a second together.
+    assert on_host == pytest.approx(6.7e9 / 4e9, rel=0.15)
+    assert on_host > 10 * predict_time(plain).terms["optimizer"]

@@ -10,9 +10,11 @@ TENSORS_PER_LAYER = 9
 """Weight tensors of a layer: four or three around attention, two or three in the feed-forward network, two norms."""
 CLIP_BYTES = 12.0
 """Bytes per parameter of a gradient norm (4 read) and of scaling by it (4 read, 4 written)."""
-HOST_ADAM_RATE = 2.0e9
-"""Parameters per second that DeepSpeed's vectorised CPU Adam updates per node socket pair (arXiv:2101.06840, table 4:
-1 B parameters in about 0.25 s with AVX-512 on eight ranks' shares together)."""
+HOST_ADAM_RATE = 4.0e9
+"""Parameters per second that a vectorised Adam updates on one node's processors: main memory at about 110 GB/s, 28
+bytes each (ZeRO-Offload's CPU-Adam, arXiv:2101.06840, is of this order)."""
+HOST_LINK = 25e9
+"""Bytes per second between a device and its host: PCIe 4 x16 as reached by large copies."""
 
 
 def optimizer_seconds(job: Job, machine: Machine, stage: Stage) -> float:
@@ -29,5 +31,6 @@ def optimizer_seconds(job: Job, machine: Machine, stage: Stage) -> float:
     launched = (20 + traits.optimizer_kernels * tensors) * machine.constants.launch
     if job.offload_optimizer:
         per_node = min(job.cluster.devices_per_node, job.layout.world_size)
-        return owned * per_node / HOST_ADAM_RATE + launched
-    return max(owned * moved / machine.bandwidth, 0.0) + launched
+        # 16-bit gradients go down and 16-bit weights come back.
+        return owned * per_node / HOST_ADAM_RATE + owned * 4 / HOST_LINK + launched
+    return owned * moved / machine.bandwidth + launched
