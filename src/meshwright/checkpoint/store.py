@@ -113,11 +113,11 @@ def save(
     final = root / folder_name(step)
     partial = beside(final, "partial")
     what = f"saving step {step} to {final}"
-    free = ranks.first(what, lambda: _prepare(final, partial, run_id))
+    free = ranks.first(what, lambda: prepare(final, partial, run_id))
     try:
         ranks.agree(what, lambda: _require_shared(partial))
         files = _write(partial, tensors, state, rank_state, ranks, copies)
-        ranks.first(what, lambda: _commit(final, partial, files, _manifest(root, step, run_id, ranks.size)))
+        ranks.first(what, lambda: commit(final, partial, files, _manifest(root, step, run_id, ranks.size)))
     except PeerLost:
         raise
     except CheckpointError as error:
@@ -189,7 +189,7 @@ def load_rank_state(path: Path, rank: int) -> dict[str, Any] | None:
         raise CheckpointError(f"{file}: {error}") from error
 
 
-def _prepare(final: Path, partial: Path, run_id: str) -> int:
+def prepare(final: Path, partial: Path, run_id: str) -> int:
     """Clear the way without touching what belongs to others; return the free bytes."""
     final.parent.mkdir(parents=True, exist_ok=True)
     if final.exists() and owner(final) is None:
@@ -257,7 +257,8 @@ def _manifest(root: Path, step: int, run_id: str, world_size: int) -> Manifest:
     return Manifest(run_id, step, next_sequence(root), world_size, versions)
 
 
-def _commit(final: Path, partial: Path, files: dict[str, FileRecord], manifest: Manifest) -> None:
+def commit(final: Path, partial: Path, files: dict[str, FileRecord], manifest: Manifest) -> None:
+    """Make what was written aside the checkpoint ``final``, by one rename."""
     (partial / OWNER).unlink()
     Manifest(**{**vars(manifest), "files": files}).write(partial)
     for folder in (partial / TENSORS, partial / RANKS, partial):

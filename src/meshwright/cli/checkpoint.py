@@ -9,6 +9,7 @@ ACTIONS = {
     "convert": "meshwright.cli.checkpoint_convert",
     "export": "meshwright.cli.checkpoint_export",
     "inspect": "meshwright.cli.checkpoint_inspect",
+    "reshard": "meshwright.cli.checkpoint_reshard",
     "verify": "meshwright.cli.checkpoint_verify",
 }
 
