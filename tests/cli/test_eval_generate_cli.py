@@ -129,3 +129,17 @@ def test_a_tokenizer_of_another_vocabulary_is_refused_in_one_line(trained: Path,
     (file,) = [path for path in tmp_path.rglob("*.json") if "tokenizer" in path.name]
     line = refusal("generate", trained / "run", "--prompt", "wak waa", "--tokenizer", file)
     assert "vocabulary" in line
+
+
+def test_an_exported_folder_generates_what_its_run_does(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "hf"
+    printed = meshwright("checkpoint", "export", trained / "run", out).stdout
+    assert f"(step 4) -> {out}: 21 tensors" in printed
+    assert "tokenizer: " in printed
+    prompt = ("--prompt", "the number", "--max-tokens", 8, "--temperature", 0)
+    assert meshwright("generate", out, *prompt).stdout == meshwright("generate", trained / "run", *prompt).stdout
+    evaluated = json.loads(meshwright("eval", out, "--data", trained / "corpus.eval", "--json").stdout)
+    assert evaluated["step"] is None
+    assert 0 < evaluated["loss"] < 1.2 * math.log(300)
+    (out / "model.safetensors").unlink()
+    assert "holds a config.json, but no weights" in refusal("generate", out, *prompt)
