@@ -252,7 +252,7 @@ MATRIX: tuple[Row, ...] = (
     Row(
         axis="model",
         combination="weights from pretrained_model_dir: Llama, Mistral, Qwen2, Qwen3 (dense)",
-        note="every layout and precision; each rank reads the rows that it holds",
+        note="every layout and precision; each rank reads only the parameters that it holds a part of",
     ),
     Row(
         axis="model",
