@@ -1,13 +1,19 @@
 """A checkpoint cut offline for another layout holds the same values in the blocks that layout's ranks save (B-17)."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from meshwright.checkpoint import store
 from meshwright.checkpoint.dcp_files import Reader
 from meshwright.cli import main
+from meshwright.config.load import load_config
+from meshwright.config.run import resolve, resolved_yaml
+from meshwright.spec.parameters import parameter_shapes
 from ranks import run_ranks
 from trainer_runs import by_step, ranks_of, train, write_config
 
@@ -87,7 +93,7 @@ def test_a_run_goes_on_from_what_was_resharded(tmp_path, capsys):
         ("dp2 zero4", "zero is 0 to 3"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(tmp_path_factory, tmp_path, capsys, layout, told):
+def test_a_layout_that_cannot_be_is_refused(tmp_path, capsys, layout, told):
     go(tmp_path, "one", "train.train_steps=1")
     assert main(["checkpoint", "reshard", str(tmp_path / "out"), str(tmp_path / "new"), "--layout", layout]) == 2
     assert told in capsys.readouterr().err
@@ -102,3 +108,38 @@ def test_a_damaged_source_is_refused_and_nothing_is_left(tmp_path, capsys):
     assert main(["checkpoint", "reshard", source, str(tmp_path / "new"), "--layout", "tp2"]) == 1
     assert "is damaged: tensors/__0_0.distcp has the right size but a wrong checksum" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+MEASURED = """
+import sys
+from meshwright.cli import main
+import meshwright.train.reshard
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
+
+before = peak()
+code = main(sys.argv[1:])
+print(peak() - before)
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_memory_is_about_the_largest_tensor_twice(tmp_path):
+    sizes = {"num_layers": 1, "hidden_size": 1024, "intermediate_size": 256, "num_heads": 8, "num_kv_heads": 2}
+    model = sizes | {"vocab_size": 16384, "tie_word_embeddings": True}
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"model": model, "dataset": {"paths": ["x"]}}))
+    run = resolve(load_config(path), 1)
+    shapes = parameter_shapes(run.model, padded=True)
+    prefixes = ("model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq.")
+    tensors = {prefix + name: torch.ones(shape) for prefix in prefixes for name, shape in shapes.items()}
+    state = {"config": resolved_yaml(run), "counters": {}}
+    source = store.save(tmp_path / "old", 1, tensors=tensors, state=state, rank_state={}, run_id="a")
+    largest, whole = (f(t.nbytes for t in tensors.values()) for f in (max, sum))
+    command = [sys.executable, "-c", MEASURED, "checkpoint", "reshard", source, tmp_path / "new", "--layout", "tp2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    peak = int(done.stdout.splitlines()[-1])
+    assert peak < 2 * largest + 30e6 < 0.8 * whole

@@ -1,16 +1,19 @@
 """The same checkpoint in other shards, made by one process without a process group, one tensor at a time.
 
-Memory: the largest tensor twice (the whole, and the part that is being written), besides what torch itself takes.
+Memory: the largest tensor twice (the whole, and a part that is cut from it or goes into it), besides what torch itself
+takes.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -26,11 +29,10 @@ from meshwright.checkpoint.errors import CheckpointError, CheckpointMismatch
 from meshwright.checkpoint.files import FileRecord, SyncedWriter, hashed_file, remove_folder, to_json, write_bytes
 from meshwright.checkpoint.locate import OWNER, beside, folder_name, next_sequence
 from meshwright.checkpoint.manifest import MANIFEST, read_manifest, verify
-from meshwright.checkpoint.ranks import Ranks
 from meshwright.checkpoint.store import STATE, TENSORS, commit, prepare, read_state
-from meshwright.checkpoint.tensors import read_tensors
 
 Sizes = tuple[int, ...]
+_READ_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,7 @@ def _write_tensors(source: Path, target: Path, cut: Cut) -> dict[str, FileRecord
         streams: dict[str, SyncedWriter] = {}
         for name, entry in metadata.state_dict_metadata.items():
             assert isinstance(entry, TensorStorageMetadata)
-            whole = torch.empty(entry.size, dtype=entry.properties.dtype)
-            read_tensors(source, {name: whole}, Ranks(alone=True), reader=reader)
+            whole = _read_whole(source, reader, name, entry)
             parts = list(cut(name, tuple(entry.size), whole.element_size()))
             _require_whole(name, whole, parts)
             for part in parts:
@@ -104,11 +105,71 @@ def _write_tensors(source: Path, target: Path, cut: Cut) -> dict[str, FileRecord
     return records
 
 
+def _read_whole(source: Path, reader: Reader, name: str, entry: TensorStorageMetadata) -> Tensor:
+    """Put a tensor together from its blocks. torch.load would hold every block twice besides the result."""
+    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+    for chunk in entry.chunks:
+        place: _StorageInfo = reader.read_metadata().storage_data[MetadataIndex(name, chunk.offsets)]
+        target = whole[_slices(chunk.offsets, chunk.sizes)]
+        block = target if target.is_contiguous() else torch.empty(chunk.sizes, dtype=whole.dtype)
+        try:
+            with (source / place.relative_path).open("rb") as stream:
+                _read_values(io.BufferedReader(_Slice(stream, place.offset, place.length)), block)
+        except (OSError, zipfile.BadZipFile, ValueError) as error:
+            raise CheckpointError(f"{source / place.relative_path}: {name}: {error}") from error
+        if block is not target:
+            target.copy_(block)
+    return whole
+
+
+def _read_values(file: IO[bytes], block: Tensor) -> None:
+    """Fill ``block`` from what torch.save wrote: an archive with the values, uncompressed, in one record."""
+    memory = memoryview(block.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    with zipfile.ZipFile(file) as archive:
+        (record,) = [entry for entry in archive.infolist() if entry.filename.endswith("/data/0")]
+        if record.file_size != block.nbytes:
+            raise ValueError(f"{record.file_size} bytes instead of {block.nbytes}")
+        with archive.open(record) as values:
+            for start in range(0, block.nbytes, _READ_BYTES):
+                part = values.read(min(_READ_BYTES, block.nbytes - start))
+                memory[start : start + len(part)] = part
+
+
+class _Slice(io.RawIOBase):
+    """A part of an open file as a file of its own."""
+
+    def __init__(self, stream: IO[bytes], start: int, length: int) -> None:
+        self._stream, self._start, self._length = stream, start, length
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        if base + offset < 0:
+            raise OSError("seek before the beginning")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._stream.seek(self._start + self._at)
+        data = self._stream.read(max(0, min(len(buffer), self._length - self._at)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _slices(offsets: Iterable[int], sizes: Iterable[int]) -> tuple[slice, ...]:
+    return tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
+
+
 def _piece(whole: Tensor, part: Part) -> Tensor:
     """A copy of a block: what is saved must not bring the whole along."""
-    return whole[tuple(slice(o, o + s) for o, s in zip(part.offsets, part.sizes, strict=True))].clone(
-        memory_format=torch.contiguous_format
-    )
+    return whole[_slices(part.offsets, part.sizes)].clone(memory_format=torch.contiguous_format)
 
 
 def _require_whole(name: str, whole: Tensor, parts: Iterable[Part]) -> None:
