@@ -238,9 +238,9 @@ class TestArithmetic:
             worst(LLAMA3_70B, device="h100-80g", seq=8192, micro_batches=count, **layout) for count in (4, 8, 32)
         )
         assert four.peak.parts["activations"] == pytest.approx(many.peak.parts["activations"], rel=0.002)
-        assert many.allocated / eight.allocated < 1.02
+        assert many.allocated / eight.allocated < 1.001
         # With as many micro-batches as stages no gradient exists yet when the pipeline is fullest.
-        assert many.allocated / four.allocated < 1.03
+        assert many.allocated / four.allocated < 1.02
 
     def test_gpipe_grows_with_micro_batches(self):
         layout = {**fsdp(32), "pipeline_stage": 4, "model_parallel": 8, "use_seq_parallel": True}

@@ -28,12 +28,37 @@ def cut(model: Decoder, layout: Layout, stage: int) -> None:
 
 
 class _Stage(PipelineStage):
-    """A stage whose gradients and weights follow the ZeRO table of `zero` in every micro-batch.
+    """A stage that holds no more than its micro-batches in flight need.
 
-    torch's own stage reduces gradients once per step, which would keep ZeRO-2 and ZeRO-3 gradients whole until then.
+    torch's own stage reduces gradients once per step, which would keep ZeRO-2 and ZeRO-3 gradients whole until then,
+    and owns a receive buffer for every micro-batch and direction, which would make memory grow with their number.
     """
 
     layout: Layout
+
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_forward_infra(*args, **kwargs)
+        for infos in self.args_recv_info.values():
+            _drop_buffers(infos)
+        return prepared
+
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_backward_infra(*args, **kwargs)
+        for infos in self.grad_recv_info.values():
+            _drop_buffers(infos)
+        return prepared
+
+    def _get_recv_ops(self, recv_infos: tuple[Any, ...]) -> list[Any]:
+        for info in recv_infos:
+            if info.tensor_meta is not None and not info.is_root_arg:
+                info.buffer = torch.empty(info.tensor_meta.shape, dtype=info.tensor_meta.dtype, device=self.device)
+        return super()._get_recv_ops(recv_infos)
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        if not torch.is_grad_enabled():
+            _drop_buffers(self.args_recv_info[fwd_chunk_id])
+        return output
 
     def backward_maybe_with_nosync(
         self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
@@ -44,6 +69,21 @@ class _Stage(PipelineStage):
         begin_backward(self.submod, self.layout, last=last_backward)
         grads = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
         return grads, None
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        for info in self.args_recv_info[bwd_chunk_id]:
+            if info.buffer is not None:
+                # The loss is kept until the step ends and its graph keeps this leaf: only the bytes can go.
+                info.buffer.untyped_storage().resize_(0)
+        _drop_buffers(self.args_recv_info[bwd_chunk_id])
+        _drop_buffers(self.grad_recv_info.get(bwd_chunk_id, ()))
+
+
+def _drop_buffers(infos: tuple[Any, ...]) -> None:
+    for info in infos:
+        if not info.is_root_arg:
+            info.buffer = None
 
 
 class PipelineExecutor:

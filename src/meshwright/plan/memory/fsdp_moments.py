@@ -63,14 +63,14 @@ def _layer(stage: Stage, index: int, live: float, later: bool) -> Moment:
     again = stage.remade_bytes(index) - stage.layer_bytes(index)
     held = (live - 1) * stage.micro_batch_bytes + stage.below(index) + again - worst.freed
     # The stage's output lives until its backward has ended.
-    received = 0.0 if stage.last else stage.boundary
+    output = 0.0 if stage.last else stage.boundary
     first, _ = stage.group_of(index)
     return moment(
         stage,
         f"backward of layer {stage.layers[index]}",
         weights=gathered_weights(stage, at) + autocast_copies(stage, index + 1),
         gradients=gradients(stage, at) + worst.gradients,
-        activations=held + received,
+        activations=held + output,
         communication=_ahead(stage, first) + _message(stage, at),
         temporaries=worst.temporaries,
     )
@@ -194,6 +194,7 @@ def _last_reduction(stage: Stage, live: float, later: bool) -> tuple[Moment, ...
         gradients=whole + unreduced * pending + finished,
         activations=0.0 if deferred else (live - 1) * stage.micro_batch_bytes,
         communication=buffers,
+        in_backward=not deferred,
     )
     return (last_moment,)
 
@@ -204,4 +205,4 @@ def _optimizer(stage: Stage) -> Moment:
     kept_gradients = stage.formats.stored if stage.wrapped else stage.formats.gradient
     at_once = stage.traits.foreach_optimizer and not stage.job.offload_optimizer
     temporary = stage.formats.stored * each if at_once else 0.0
-    return moment(stage, "optimizer step", gradients=kept_gradients * each, temporaries=temporary)
+    return moment(stage, "optimizer step", gradients=kept_gradients * each, temporaries=temporary, in_backward=False)

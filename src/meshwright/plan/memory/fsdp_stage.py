@@ -37,7 +37,9 @@ class Stage:
         head_elements: elements whose gradients the head makes.
         blocks / elements: elements of all blocks, and of all weights.
         boundary: hidden states between stages, one micro-batch.
-        received_input: the first layer's input where it is a receive buffer, counted there and not with the layer.
+        holds_inputs: the pipeline holds the received input of a micro-batch until its backward has ended.
+        input_beside: bytes of a received input that the first layer does not account for: what the layer lets go
+            and the pipeline holds; negative where the layer's input is one of `receive_bytes`.
         columns: vocabulary columns on one rank.
         chunk: tokens of a loss chunk, where the loss is cut into chunks.
         logits: those that exist at once, in the compute dtype.
@@ -48,6 +50,8 @@ class Stage:
         input_bytes: token ids, labels and rotary tables.
         receive_bytes: torch's pipeline stages own a buffer for each micro-batch and direction
             (torch/distributed/pipelining/stage.py, ``_prepare_forward_infra``).
+        received_gradient: Meshwright's have one for the gradient whose backward pass runs, and hold received inputs
+            as long as their micro-batch is in flight (``meshwright.parallel.pipeline``).
     """
 
     job: Job
@@ -75,7 +79,8 @@ class Stage:
     blocks: float = field(init=False)
     elements: float = field(init=False)
     boundary: float = field(init=False)
-    received_input: float = field(init=False)
+    holds_inputs: bool = field(init=False)
+    input_beside: float = field(init=False)
     columns: float = field(init=False)
     chunk: int | None = field(init=False)
     logits: float = field(init=False)
@@ -86,6 +91,7 @@ class Stage:
     optimizer_bytes: float = field(init=False)
     input_bytes: float = field(init=False)
     receive_bytes: float = field(init=False)
+    received_gradient: float = field(init=False)
 
     def __post_init__(self) -> None:
         job, layout = self.job, self.job.layout
@@ -120,7 +126,10 @@ class Stage:
         block, chunk = self.block, self.job.loss_chunk_tokens
         self.boundary = block.R
         reads_input = self.layers and (self.whole(0) or block.residual == 4 or block.norm == "fused")
-        self.received_input = self.boundary if reads_input and not self.first else 0.0
+        self.holds_inputs = self.job.engine.name == "meshwright" and not self.first
+        self.input_beside = 0.0
+        if not self.first and self.holds_inputs != bool(reads_input):
+            self.input_beside = self.boundary if self.holds_inputs else -self.boundary
         self.columns = self.weights.columns if self.last else 0.0
         self.chunk = chunk if chunk is not None and chunk < block.tokens else None
         self.logits = (self.chunk or block.tokens) * self.columns * block.compute
@@ -139,7 +148,9 @@ class Stage:
         self.optimizer_bytes = 0.0 if offloaded else 2 * self.stored_bytes
         tables = 8.0 * block.positions * block.head_dim if block.rope else 0.0
         self.input_bytes = 16.0 * block.tokens * count + tables
-        self.receive_bytes = ((not self.first) + (not self.last)) * count * self.boundary
+        own = self.job.engine.name == "meshwright"
+        self.receive_bytes = 0.0 if own else ((not self.first) + (not self.last)) * count * self.boundary
+        self.received_gradient = self.boundary if own and not self.last else 0.0
 
     def _in_flight(self) -> Flight:
         """1F1B holds ``stages - stage`` micro-batches (arXiv:2104.04473 section 2.2), GPipe all.
@@ -177,12 +188,12 @@ class Stage:
         return self.sizes.remade_whole if self.whole(index) else self.sizes.remade
 
     def below(self, index: int) -> float:
-        """What the layers up to ``index`` keep of one micro-batch; nothing at -1."""
+        """What the layers up to ``index`` keep of one micro-batch, and the pipeline of its input."""
         if index < 0:
-            return 0.0
+            return self.boundary if self.holds_inputs else 0.0
         if self.all_alike:
-            return (index + 1) * self.layer_bytes(0) - self.received_input
-        return sum(self.layer_bytes(at) for at in range(index + 1)) - self.received_input
+            return (index + 1) * self.layer_bytes(0) + self.input_beside
+        return sum(self.layer_bytes(at) for at in range(index + 1)) + self.input_beside
 
 
 def stages_of(job: Job, numbers: Container[int] | None = None) -> Iterator[Stage]:

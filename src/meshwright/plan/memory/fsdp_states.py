@@ -62,15 +62,16 @@ def moment(
     logits: float = 0.0,
     communication: float = 0.0,
     temporaries: float = 0.0,
+    in_backward: bool = True,
 ) -> Moment:
-    """A moment: what always lives, and what is added to it."""
+    """A moment: what always lives, what lives while a micro-batch's backward pass runs, and what is added."""
     parts: dict[Category, float] = {
         "weights": stage.stored_bytes + weights,
         "gradients": gradients,
         "optimizer": stage.optimizer_bytes,
         "activations": stage.input_bytes + activations,
         "logits": logits,
-        "communication": stage.receive_bytes + communication,
+        "communication": stage.receive_bytes + in_backward * stage.received_gradient + communication,
         "temporaries": temporaries,
     }
     return Moment(name=name, parts=parts)
