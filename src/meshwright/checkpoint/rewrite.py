@@ -98,6 +98,8 @@ def _write_tensors(source: Path, target: Path, cut: Cut) -> dict[str, FileRecord
                 offset = streams[file].tell()
                 torch.save(_piece(whole, part), streams[file])
                 places[MetadataIndex(name, part.offsets)] = _StorageInfo(file, offset, streams[file].tell() - offset)
+            # Gone before the next one is read: two large ones often follow each other.
+            del whole
             chunks = [ChunkStorageMetadata(torch.Size(p.offsets), torch.Size(p.sizes)) for p in parts]
             entries[name] = TensorStorageMetadata(entry.properties, entry.size, chunks)
     with hashed_file(target / METADATA, records) as stream:
