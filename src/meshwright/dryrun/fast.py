@@ -19,7 +19,7 @@ from meshwright.dryrun.traffic import Message, Traffic
 
 Key = TypeVar("Key", bound=Hashable)
 ALL_LAYERS = "layers"
-SETTLED = 1
+SETTLED = 2
 """Micro-batches past those in flight until every further one does the same."""
 
 
@@ -34,10 +34,11 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A small run."""
+    """A small run. ``places``: most live bytes by phase, and micro-batch and place in the model."""
 
     problem: Problem
     found: Found
+    places: Mapping[tuple[Phase, str], int]
 
 
 def estimate(problem: Problem, on: Target) -> Found:
@@ -132,7 +133,34 @@ def _point(problem: Problem, shape: Shape, on: Target) -> Point:
     execution = execute(small.model, small.layout, small.train, small.rank, on=on, steps=1)
     tape = execution.tape
     found = Found(memory=step_memory(tape), reserved=reserved_peaks(tape, on), traffic=execution.traffic)
-    return Point(problem=small, found=found)
+    return Point(problem=small, found=found, places=_place_peaks(tape, small))
+
+
+def _place_peaks(tape: Tape, problem: Problem) -> dict[tuple[Phase, str], int]:
+    total = sum(event.change for event in tape.events[: tape.starts[-1]])
+    peaks: dict[tuple[Phase, str], int] = {}
+    for change, _, moment in tape.events[tape.starts[-1] :]:
+        total += change
+        if change < 0:
+            continue
+        turn = {0: "first", problem.micro_batches - 1: "last"}.get(moment.micro_batch, "between")
+        for module in _places(moment.module, problem):
+            place = f"{turn} {module}"
+            peaks[moment.phase, place] = max(peaks.get((moment.phase, place), 0), total)
+    return peaks
+
+
+def _places(module: str, problem: Problem) -> list[str]:
+    """Where in the model a module stands, told alike of few and of many layers; none for a layer in the middle.
+
+    The worst moment of a phase may be another one in the whole run than in a small one; that of a place is the same.
+    """
+    first, _, rest = module.partition(".")
+    if first != ALL_LAYERS:
+        return [first]
+    index = problem.layers.index(int(rest.partition(".")[0]))
+    ends = {"bottom layer": 0, "next to top layer": len(problem.layers) - 2, "top layer": len(problem.layers) - 1}
+    return [name for name, at in ends.items() if at == index]
 
 
 def _reserved(
@@ -170,10 +198,12 @@ def _memory(plan: _Plan, points: Mapping[Shape, Point], problem: Problem) -> Ste
 
 def _peak(plan: _Plan, points: Mapping[Shape, Point], problem: Problem, phase: Phase, last: Point) -> Peak:
     peaks = {shape: point.found.memory.phases[phase] for shape, point in points.items()}
-    total = plan.held({shape: {"": peak.bytes} for shape, peak in peaks.items()})
+    places = plan.held({shape: point.places for shape, point in points.items()})
+    everywhere = set.intersection(*(set(point.places) for point in points.values()))
     seen = peaks[plan.shapes[-1]]
+    # The parts are those of the small runs' worst moments: where the whole run's is another, they add up roughly only.
     return Peak(
-        bytes=total[""],
+        bytes=max(places[key] for key in everywhere if key[0] == phase),
         moment=seen.moment._replace(module=_module(seen.moment.module, last.problem, problem), micro_batch=-1),
         event=seen.event,
         categories=plan.held({shape: peak.categories for shape, peak in peaks.items()}),

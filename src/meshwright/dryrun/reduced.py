@@ -12,7 +12,7 @@ from meshwright.spec.layout import Coordinates, Layout
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.training import Recompute, TrainSpec
 
-LEAST_LAYERS = 2
+LEAST_LAYERS = 3
 LEAST_IN_FLIGHT = 2
 MANY_LAYERS = 12
 

@@ -1,0 +1,1 @@
+"""The planner's closed form against the dry run."""
