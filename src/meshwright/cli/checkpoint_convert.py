@@ -95,8 +95,8 @@ def _read_spec(path: Path, intermediate_size: int) -> "ModelSpec":
 
     if path.is_dir() or path.suffix == ".json":
         return read_model_spec(path)
-    if is_mindformers(_read_yaml(path)):
-        return read_mindformers_spec(path, intermediate_size)
+    if is_mindformers(values := _read_yaml(path)):
+        return read_mindformers_spec(values, path, intermediate_size)
     from meshwright.config.errors import ConfigErrors
     from meshwright.config.load import load_config
     from meshwright.config.resolve_model import resolve_model

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from meshwright.spec.json_source import JsonSource
 from meshwright.spec.model import ModelSpec
 
@@ -43,16 +41,17 @@ def is_mindformers(values: Any) -> bool:
     return isinstance(model, dict) and isinstance(model.get("model_config"), dict)
 
 
-def read_mindformers_spec(path: Path, intermediate_size: int) -> ModelSpec:
+def read_mindformers_spec(values: Any, path: Path, intermediate_size: int) -> ModelSpec:
     """The network that ``model.model_config`` describes.
 
     Args:
+        values: content of a config for which `is_mindformers` holds.
+        path: its file, for messages.
         intermediate_size: rows of the gate projection: the file's own keys only give it after rounding rules.
 
     Raises:
         ValueError: a size is missing, or something is asked for that the decoder cannot do; names file and key.
     """
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
     source = JsonSource(path, dict(values["model"]["model_config"]), "model.model_config.")
     source.must_be(_MUST_BE)
     heads, hidden = _size(source, "num_heads"), _size(source, "hidden_size")
