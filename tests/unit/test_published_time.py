@@ -28,9 +28,7 @@ def middle(pairs) -> float:
     return sorted(abs(pair.predicted / pair.measured - 1) for pair in pairs)[len(pairs) // 2] * 100
 
 
-@pytest.mark.parametrize(
-    ("source", "limit"), [("vtrain_a100", 9.0), ("mosaic_llmfoundry", 6.0), ("simumax_b200", 6.0)]
-)
+@pytest.mark.parametrize(("source", "limit"), [("vtrain_a100", 9.0), ("mosaic_llmfoundry", 6.0), ("simumax_b200", 6.0)])
 def test_mean_error_of_the_step_time(findings, source: str, limit: float) -> None:
     assert len(findings[source].time) >= 25
     assert error(findings[source].time) < limit
