@@ -61,7 +61,12 @@ def test_a_sound_config_gets_no_advice(tmp_path: Path) -> None:
             "recompute_config.select_recompute",
             "no effect",
         ),
-        (["model.preset=qwen3-8b", "train.seq_length=8192"], "train.loss_chunk_tokens", "4.6 GiB"),
+        (
+            ["recompute_config={recompute: false, select_recompute: [matmul]}"],
+            "recompute_config.select_recompute",
+            "more memory than recomputing nothing",
+        ),
+        (["model.preset=qwen3-8b", "train.seq_length=8192"], "train.loss_chunk_tokens", "2.3 GiB in 16 bits"),
         (["dataset.paths=[]"], "dataset.paths", "names no data"),
         (["train.eval_steps=10", "dataset.eval_paths=[]"], "train.eval_steps", "no effect"),
         (["dataset.num_parallel_workers=4"], "dataset.num_parallel_workers", "4 for each of 8 ranks"),

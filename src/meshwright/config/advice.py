@@ -128,13 +128,20 @@ def _memory(run: Run) -> Iterator[Advice]:
         yield Advice("amp_config.loss_scale", "null lets small float16 gradients vanish; dynamic scales them up")
     if train.recompute.layers == "all" and train.recompute.select:
         yield Advice("recompute_config.select_recompute", "has no effect: recompute true covers every layer")
-    logits = train.batch.micro_batch_size * train.seq_length * run.model.padded_vocab_size * 4
+    elif train.recompute.select and "elementwise" not in train.recompute.select:
+        yield Advice(
+            "recompute_config.select_recompute",
+            "without elementwise takes more memory than recomputing nothing: every elementwise result is then kept;"
+            " elementwise alone frees most for least time",
+        )
+    bits = 32 if precision.amp_level == "O0" else 16
+    logits = train.batch.micro_batch_size * train.seq_length * run.model.padded_vocab_size * bits // 8
     logits //= run.layout.model_parallel * run.layout.context_parallel
     if train.loss_chunk_tokens is None and logits >= 2 * GIB:
         yield Advice(
             "train.loss_chunk_tokens",
-            f"the logits of one micro-batch take {logits / GIB:.1f} GiB in fp32 per rank; chunks of 1024 tokens"
-            " need a fraction of it",
+            f"the logits of one micro-batch take {logits / GIB:.1f} GiB in {bits} bits per rank; chunks of 1024"
+            " tokens need a fraction of it",
         )
 
 
