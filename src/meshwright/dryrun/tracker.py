@@ -42,7 +42,11 @@ MESSAGES: dict[Any, tuple[tuple[int, Tag], ...]] = {
     _c10d.recv_.default: ((0, "communication"),),
 }
 CAST = _aten._to_copy.default
-CASTS: dict[Tag | None, Tag] = {"weights": "gathered weights", "gradients": "gradients"}
+CASTS: dict[Tag | None, Tag] = {
+    "weights": "gathered weights",
+    "gathered weights": "gathered weights",
+    "gradients": "gradients",
+}
 """Copies in another format: of a weight for matrix products, of a gradient for its sum over micro-batches."""
 ACCUMULATES = frozenset({_aten.detach.default, _aten.add_.Tensor, _aten.add.Tensor, _aten.clone.default})
 """Operators that torch's gradient accumulation is made of."""
