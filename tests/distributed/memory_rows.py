@@ -138,6 +138,9 @@ ROWS: tuple[MemoryRow, ...] = (
     row("dp2 pp2 zero3 O2, weights dominate", WIDE, data_parallel=2, pipeline_stage=2, zero_stage=3,
         micro_batch_num=4, precision=O2),
     row("tp2 pp2 O2", model_parallel=2, pipeline_stage=2, use_seq_parallel=True, micro_batch_num=4, precision=O2),
+    row("pp2 gpipe O1, weights dominate", WIDE, pipeline_stage=2, pipeline_schedule="gpipe", micro_batch_num=4,
+        precision=O1),
+    row("pp2 1f1b O1, weights dominate", WIDE, pipeline_stage=2, micro_batch_num=4, precision=O1),
     # Written after the model was done.
     row("one rank, dropout", replace(DEEP, hidden_dropout=0.1)),
     row("one rank, biases", replace(DEEP, attention_bias=True, attention_output_bias=True, mlp_bias=True)),

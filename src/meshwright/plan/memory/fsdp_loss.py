@@ -6,7 +6,6 @@ from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.fsdp_states import (
     InBackward,
     at_layer,
-    autocast_copies,
     gathered_weights,
     gathering,
     gathers_ahead,
@@ -29,8 +28,7 @@ def loss_moments(stage: Stage, live: float, later: bool) -> Iterator[Moment]:
     held = (live - 1) * stage.micro_batch_bytes + stage.below(top) + stage.head_bytes
     # GPipe has made the logits of all micro-batches before the first backward.
     waiting = 0.0 if stage.chunk else (live - 1) * stage.logits
-    weights = _gathered(stage, at) + autocast_copies(stage, len(stage.layers))
-    weights += 2 * stage.weights.head if block.autocast else 0.0
+    weights = _gathered(stage, at) + stage.autocast_copies(len(stage.layers)) + stage.autocast_head
     older = gradients(stage, at) - (0.0 if at.in_place(stage) else stage.formats.gradient * stage.head_elements)
     message = formats.reduced * leftover_reduction(stage, later)
     forward, backward = loss_temporaries(stage)

@@ -15,7 +15,6 @@ from meshwright.plan.memory.fsdp_states import (
     after_layers,
     at_layer,
     at_reduction,
-    autocast_copies,
     gathered_weights,
     gathering,
     gathers_ahead,
@@ -68,7 +67,7 @@ def _layer(stage: Stage, index: int, live: float, later: bool) -> Moment:
     return moment(
         stage,
         f"backward of layer {stage.layers[index]}",
-        weights=gathered_weights(stage, at) + autocast_copies(stage, index + 1),
+        weights=gathered_weights(stage, at) + stage.autocast_copies(index + 1),
         gradients=gradients(stage, at) + worst.gradients,
         activations=held + output,
         communication=_ahead(stage, first) + _message(stage, at),

@@ -135,8 +135,9 @@ class Stage:
         self.logits = (self.chunk or block.tokens) * self.columns * block.compute
         self.head_bytes = self.sizes.head if self.last else 0.0
         self.micro_batch_bytes = self.below(len(self.layers) - 1)
+        self.micro_batch_bytes += self.autocast_copies(len(self.layers))
         if self.last:
-            self.micro_batch_bytes += self.head_bytes + (0.0 if self.chunk else self.logits)
+            self.micro_batch_bytes += self.autocast_head + self.head_bytes + (0.0 if self.chunk else self.logits)
         else:
             self.micro_batch_bytes += self.boundary
 
@@ -186,6 +187,18 @@ class Stage:
     def remade_bytes(self, index: int) -> float:
         """What the layer at ``index`` holds once backward has made again what was dropped."""
         return self.sizes.remade_whole if self.whole(index) else self.sizes.remade
+
+    def autocast_copies(self, layers: int) -> float:
+        """16-bit copies of the matrices of the lowest layers, which autocast makes for each micro-batch and autograd
+        keeps."""
+        if not self.block.autocast:
+            return 0.0
+        return 2 * sum(not self.whole(index) for index in range(layers)) * self.weights.products
+
+    @property
+    def autocast_head(self) -> float:
+        """The copy of the head."""
+        return 2 * self.weights.head if self.block.autocast else 0.0
 
     def below(self, index: int) -> float:
         """What the layers up to ``index`` keep of one micro-batch, and the pipeline of its input."""

@@ -98,14 +98,6 @@ def gathering(stage: Stage, message: float) -> float:
     return message + cast + (message if stage.host else 0.0)
 
 
-def autocast_copies(stage: Stage, layers: int) -> float:
-    """16-bit copies of the matrices of the lowest layers, which autocast makes and autograd keeps."""
-    if not stage.block.autocast:
-        return 0.0
-    kept = sum(not stage.whole(index) for index in range(layers))
-    return 2 * kept * stage.weights.products
-
-
 def gathered_weights(stage: Stage, at: InBackward) -> float:
     """Weights in the form that compute uses, beside the stored shards."""
     if not stage.wrapped:
