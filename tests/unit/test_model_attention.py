@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from meshwright.model.attention import sliding_window_mask
+from meshwright.model import attention
+from meshwright.model.attention import sliding_window_mask, takes_fewer_keys
 from meshwright.model.decoder import Decoder
 from meshwright.model.init import init_weights
 from meshwright.model.norm import rms_norm
@@ -106,3 +107,27 @@ def test_norm_under_autocast_gives_what_the_projection_would_round_to() -> None:
         assert torch.equal(projected, F.linear(rms_norm(x, weight, 1e-5).float(), projection))
     assert normed.dtype == torch.bfloat16
     assert torch.equal(normed, rms_norm(x, weight, 1e-5).bfloat16())
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_repeated_keys_and_values_change_nothing(monkeypatch: pytest.MonkeyPatch, window: int | None) -> None:
+    """Kernels that want as many key as query heads get them, with the same output and gradients."""
+
+    def run() -> list[torch.Tensor]:
+        decoder = model(replace(SPEC, sliding_window=window))
+        tokens = torch.randint(0, 64, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+        logits = decoder(tokens)
+        logits.square().sum().backward()
+        return [logits, *(parameter.grad for parameter in decoder.parameters() if parameter.grad is not None)]
+
+    grouped = run()
+    monkeypatch.setattr(attention, "takes_fewer_keys", lambda *_args, **_kwargs: False)
+    for first, second in zip(grouped, run(), strict=True):
+        torch.testing.assert_close(first, second)
+
+
+def test_only_flash_attention_takes_fewer_keys() -> None:
+    assert takes_fewer_keys("cpu", torch.float32, masked=True)
+    assert takes_fewer_keys("cuda", torch.bfloat16, masked=False)
+    assert not takes_fewer_keys("cuda", torch.bfloat16, masked=True)
+    assert not takes_fewer_keys("cuda", torch.float32, masked=False)

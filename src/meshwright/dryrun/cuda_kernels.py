@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from meshwright.dryrun.exchange import exchanged
-from meshwright.model import loss
+from meshwright.model import attention, loss
 
 _aten = torch.ops.aten
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
@@ -33,6 +33,11 @@ def cuda_kernels() -> Iterator[None]:
         for name, kernel in overrides.items():
             library.impl(name, kernel, "AutogradCPU")
         stack.enter_context(exchanged(loss, "block_elements", lambda own: lambda _device: own("cuda")))
+        stack.enter_context(
+            exchanged(
+                attention, "takes_fewer_keys", lambda own: lambda _device, *args, **kwargs: own("cuda", *args, **kwargs)
+            )
+        )
         yield
 
 

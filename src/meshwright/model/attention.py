@@ -49,6 +49,10 @@ class Attention(nn.Module):
         length = q_BNSH.shape[2]
         masked = self.window is not None and self.window < length
         mask = sliding_window_mask(length, self.window, q_BNSH.device) if masked else None
+        queries_per_key = q_BNSH.shape[1] // k_BKSH.shape[1]
+        if queries_per_key > 1 and not takes_fewer_keys(q_BNSH.device.type, q_BNSH.dtype, masked=masked):
+            k_BKSH = k_BKSH.repeat_interleave(queries_per_key, dim=1)
+            v_BKSH = v_BKSH.repeat_interleave(queries_per_key, dim=1)
         return F.scaled_dot_product_attention(
             q_BNSH,
             k_BKSH,
@@ -58,6 +62,15 @@ class Attention(nn.Module):
             is_causal=mask is None,
             enable_gqa=k_BKSH.shape[1] != q_BNSH.shape[1],
         )
+
+
+def takes_fewer_keys(device_type: str, dtype: torch.dtype, *, masked: bool) -> bool:
+    """Whether a fused kernel takes fewer key than query heads.
+
+    On accelerators only flash attention does, in 16 bits and without a mask; without it torch would write out the
+    score matrix of every head (ATen/native/transformers/cuda/sdp_utils.cpp).
+    """
+    return device_type == "cpu" or (dtype in (torch.float16, torch.bfloat16) and not masked)
 
 
 def sliding_window_mask(length: int, window: int | None, device: torch.device) -> Tensor:

@@ -123,6 +123,8 @@ def _block(
 
     assert isinstance(network, Network)
     traits, formats, (materialised, compiled, host) = TRAITS[engine], LEVELS[level], flags
+    # Kernels other than flash take as many key as query heads (`meshwright.model.attention.takes_fewer_keys`).
+    flash = host or (formats.compute == 2 and not (network.window is not None and network.window < positions))
     norm: NormKernel = "decomposed" if host else "fused" if compiled or network.norm == "layernorm" else traits.norm
     block = Block(
         tokens=tokens,
@@ -142,7 +144,7 @@ def _block(
         gated=network.gated,
         rope=network.position == "rope",
         qk_norm=network.qk_norm,
-        expand_keys=traits.expand_keys and network.num_kv_heads < network.num_heads,
+        expand_keys=(traits.expand_keys or not flash) and network.num_kv_heads < network.num_heads,
         materialised=materialised,
         dropout=network.dropout > 0,
         autocast=level == "O1",
