@@ -123,7 +123,7 @@ def test_repeated_keys_and_values_change_nothing(monkeypatch: pytest.MonkeyPatch
     grouped = run()
     monkeypatch.setattr(attention, "takes_fewer_keys", lambda *_args, **_kwargs: False)
     for first, second in zip(grouped, run(), strict=True):
-        torch.testing.assert_close(first, second)
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5 * float(second.abs().max()))
 
 
 def test_only_flash_attention_takes_fewer_keys() -> None:
