@@ -14,7 +14,7 @@ SCRIPT = ROOT / "quickstart" / "run.py"
 SMALL = ("--steps", "12", "--corpus-mb", "0.7", "--vocab-size", "512")
 # An untrained model is at ln 512 = 6.24.
 BOUND = "5.9"
-METRIC = re.compile(r"^\| `((?:train|val|speed|memory)/\w+)` \|", re.MULTILINE)
+METRIC = re.compile(r"^\| `((?:train|val|speed|memory|checkpoint)/\w+)` \|", re.MULTILINE)
 
 
 def quickstart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
