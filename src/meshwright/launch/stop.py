@@ -28,16 +28,24 @@ class StopForwarder:
 
             raise SignalException(f"got {signal.Signals(number).name}", sigval=signal.Signals(number))
         self.asked = signal.Signals(number)
+        if number == signal.SIGTERM:
+            self._start_patience()
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank, number)
         self._say(
             f"{self.asked.name}: the ranks finish their step and save; Ctrl-C or another SIGTERM ends them at once"
         )
-        if number == signal.SIGTERM and self._patience is None:
-            self._patience = threading.Timer(PATIENCE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
-            self._patience.daemon = True
+
+    def _start_patience(self) -> None:
+        self._patience = threading.Timer(PATIENCE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+        self._patience.daemon = True
+        # A second signal that raised while the thread starts would leave threading's tables broken.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
             self._patience.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
         """Nothing more will be passed on."""
