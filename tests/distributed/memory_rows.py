@@ -1,6 +1,6 @@
 """Training steps whose traced memory is held against the planner.
 
-python tests/distributed/memory_rows.py      # every row, with its error (about five minutes)
+PYTHONPATH=tests:tests/distributed python tests/distributed/memory_rows.py      # every row, with its error
 """
 
 from dataclasses import dataclass, field, replace
