@@ -48,10 +48,8 @@ class Stage:
         stored_bytes / optimizer_bytes: this rank's shard of the weights, and its optimizer states, on the device. An
             offloaded optimizer takes the master weights along.
         input_bytes: token ids, labels and rotary tables.
-        receive_bytes: torch's pipeline stages own a buffer for each micro-batch and direction
-            (torch/distributed/pipelining/stage.py, ``_prepare_forward_infra``).
-        received_gradient: Meshwright's have one for the gradient whose backward pass runs, and hold received inputs
-            as long as their micro-batch is in flight (``meshwright.parallel.pipeline``).
+        receive_bytes: buffers of torch's pipeline stages for the whole run (`Traits.own_stages`).
+        received_gradient: the one whose backward pass runs, where stages hold it no longer.
     """
 
     job: Job
@@ -99,11 +97,10 @@ class Stage:
         self.pipelined, self.host = layout.pipeline_stage > 1, on_host(job)
         self.micro_batches, self.shards = job.batch.micro_batch_num, layout.zero_shards
         self.zero = layout.zero_stage
-        if self.pipelined and job.engine.name != "meshwright":
-            # torch's own stages reduce gradients once a step and keep weights gathered (pipelining/stage.py).
+        if self.pipelined and not self.traits.own_stages:
             self.zero = min(self.zero, 1)
         self.wrapped = layout.zero_ranks > 1 or self.formats.casts
-        fusion = layout.comm_fusion if job.engine.name == "meshwright" else 1
+        fusion = layout.comm_fusion if self.traits.fuses_layers else 1
         self.fused_layers = max(1, min(fusion, len(self.layers)))
         self.all_alike = isinstance(job.recompute.layers, str)
         self._count_weights()
@@ -126,7 +123,7 @@ class Stage:
         block, chunk = self.block, self.job.loss_chunk_tokens
         self.boundary = block.R
         reads_input = self.layers and (self.whole(0) or block.residual == 4 or block.norm == "fused")
-        self.holds_inputs = self.job.engine.name == "meshwright" and not self.first
+        self.holds_inputs = self.traits.own_stages and not self.first
         self.input_beside = 0.0
         if not self.first and self.holds_inputs != bool(reads_input):
             self.input_beside = self.boundary if self.holds_inputs else -self.boundary
@@ -149,7 +146,7 @@ class Stage:
         self.optimizer_bytes = 0.0 if offloaded else 2 * self.stored_bytes
         tables = 8.0 * block.positions * block.head_dim if block.rope else 0.0
         self.input_bytes = 16.0 * block.tokens * count + tables
-        own = self.job.engine.name == "meshwright"
+        own = self.traits.own_stages
         self.receive_bytes = 0.0 if own else ((not self.first) + (not self.last)) * count * self.boundary
         self.received_gradient = self.boundary if own and not self.last else 0.0
 

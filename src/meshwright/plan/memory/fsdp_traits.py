@@ -26,6 +26,10 @@ class Traits:
         foreach_optimizer: the update goes through one temporary as large as the weights.
         expand_keys: keys and values are repeated before attention.
         operator_policy: selective recomputation keeps every second matrix product.
+        own_stages: pipeline stages reduce as ZeRO-2 and 3 do in each micro-batch, and hold received tensors only in
+            flight (`meshwright.parallel.pipeline`); torch's reduce once a step, keep weights gathered, and own a
+            buffer for each micro-batch and direction (torch/distributed/pipelining/stage.py).
+        fuses_layers: ``comm_fusion`` layers travel as one message.
     """
 
     norm: NormKernel
@@ -35,10 +39,12 @@ class Traits:
     foreach_optimizer: bool = False
     expand_keys: bool = False
     operator_policy: bool = False
+    own_stages: bool = False
+    fuses_layers: bool = False
 
 
 TRAITS: dict[EngineName, Traits] = {
-    "meshwright": Traits(norm="cast", loss="in place"),
+    "meshwright": Traits(norm="cast", loss="in place", own_stages=True, fuses_layers=True),
     # torchtitan at 9dec370 (2024-12): parallelize_llama.py, models/llama/model.py, optimizer.py.
     "torchtitan": Traits(
         norm="upcast",
