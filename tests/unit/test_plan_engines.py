@@ -9,7 +9,6 @@ from meshwright.plan.job import Adapter, Job
 from meshwright.plan.memory.megatron_states import states_of
 from meshwright.plan.memory.megatron_weights import Weights
 from meshwright.plan.network import Network
-from meshwright.plan.time.shapes import padded_vocabulary
 from meshwright.spec.catalogue import device_cluster
 from meshwright.spec.layout import Layout
 from meshwright.spec.training import Batch, Precision
@@ -111,11 +110,11 @@ def test_adapters_train_alone() -> None:
 @pytest.mark.parametrize(("tensor", "rows"), [(1, 50304), (2, 50432), (8, 51200)])
 def test_megatron_pads_the_vocabulary_by_the_tensor_degree(tensor: int, rows: int) -> None:
     """Megatron-LM ``_vocab_size_with_padding``: to a multiple of 128 x tensor degree."""
-    assert padded_vocabulary(job("megatron", Layout(model_parallel=tensor))) == rows
+    assert job("megatron", Layout(model_parallel=tensor)).padded_vocabulary == rows
 
 
 def test_meshwright_never_pads_by_the_layout() -> None:
-    one, eight = (padded_vocabulary(job("meshwright", Layout(model_parallel=tensor))) for tensor in (1, 8))
+    one, eight = (job("meshwright", Layout(model_parallel=tensor)).padded_vocabulary for tensor in (1, 8))
     assert one == eight
 
 

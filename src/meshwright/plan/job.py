@@ -83,6 +83,15 @@ class Job:
         return self.batch.micro_batch_size * self.seq_length // self.layout.context_parallel
 
     @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the embedding on all tensor ranks together."""
+        network, tensor = self.network, self.layout.model_parallel
+        unit = max(1, network.vocab_pad_multiple)
+        if self.engine.pads_vocabulary_by_tensor_degree and not (tensor == 1 and self.engine.odd_vocabulary):
+            unit = (unit if unit > 1 else 128) * tensor
+        return -(-network.vocab_size // unit) * unit
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of the global batch."""
         return self.batch.global_batch_size * self.seq_length

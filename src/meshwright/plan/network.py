@@ -85,6 +85,10 @@ class Network:
         """Columns of the key projection, and of the value projection."""
         return self.num_kv_heads * self.head_dim
 
+    def is_sparse(self, layer: int) -> bool:
+        """Whether a layer has experts."""
+        return self.experts is not None and layer >= self.experts.dense_layers
+
     @classmethod
     def from_spec(cls, spec: ModelSpec) -> "Network":
         """The network that Meshwright builds from a ModelSpec."""

@@ -17,7 +17,6 @@ from meshwright.plan.memory.megatron_weights import (
     head_weights,
     layer_weights,
 )
-from meshwright.plan.time.shapes import is_sparse, padded_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +107,7 @@ def micro_of(job: Job) -> Micro:
     """What one micro-batch needs, layer by layer."""
     network, tensor, style = job.network, job.layout.model_parallel, style_of(job)
     split = Split(tensor=tensor, expert=job.layout.expert_parallel, expert_tensor=style.expert_tensor)
-    rows, kinds = padded_vocabulary(job) / tensor, (False, network.experts is not None)
+    rows, kinds = job.padded_vocabulary / tensor, (False, network.experts is not None)
     saved = [layer_bytes(network, style, sparse=kind) * job.tokens for kind in kinds]
     weights = [layer_weights(network, split, sparse=kind) for kind in kinds]
     whole = 2.0 * network.hidden_size * job.tokens
@@ -169,7 +168,7 @@ def _holding(job: Job, number: int, start: int, count: int) -> Holding:
     extra = job.network.mtp_layers if last else 0
     sparse = 0
     if job.network.experts:
-        sparse = sum(is_sparse(job.network, layer) for layer in range(start, start + count)) + extra
+        sparse = sum(job.network.is_sparse(layer) for layer in range(start, start + count)) + extra
     if recompute.layers in ("all", "none"):
         whole = count + extra if recompute.layers == "all" else 0
     else:

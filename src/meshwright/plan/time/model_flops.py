@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from meshwright.plan.job import Job
 from meshwright.plan.network import Network
-from meshwright.plan.time.shapes import attention_products, feed_forward_products, is_sparse
+from meshwright.plan.time.shapes import attention_products, feed_forward_products
 
 
 def model_flops(job: Job) -> float:
@@ -22,7 +22,7 @@ def matrix_parameters(network: Network) -> float:
     attention = sum(i * o for i, o in attention_products(network, 1))
     dense = sum(i * o for i, o in feed_forward_products(network, network.intermediate_size, 1))
     total = float(network.vocab_size * network.hidden_size * (1 + network.mtp_layers))
-    sparse = sum(is_sparse(network, layer) for layer in range(network.num_layers + network.mtp_layers))
+    sparse = sum(network.is_sparse(layer) for layer in range(network.num_layers + network.mtp_layers))
     total += attention * (network.num_layers + network.mtp_layers)
     total += dense * (network.num_layers + network.mtp_layers - sparse)
     if network.experts is not None:

@@ -102,20 +102,6 @@ def feed_forward_products(network: Network, width: int, tensor: int) -> tuple[tu
     return ((network.hidden_size, inner * (2 if network.gated else 1)), (inner, network.hidden_size))
 
 
-def padded_vocabulary(job: Job) -> int:
-    """Rows of the embedding on all tensor ranks together."""
-    network, tensor = job.network, job.layout.model_parallel
-    unit = max(1, network.vocab_pad_multiple)
-    if job.engine.pads_vocabulary_by_tensor_degree and not (tensor == 1 and traits_of(job.engine.name).odd_vocabulary):
-        unit = (unit if unit > 1 else 128) * tensor
-    return -(-network.vocab_size // unit) * unit
-
-
-def is_sparse(network: Network, layer: int) -> bool:
-    """Whether a layer has experts."""
-    return network.experts is not None and layer >= network.experts.dense_layers
-
-
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
     """Parameters of one layer on one rank: those whose gradients travel over data x context, and those over

@@ -17,8 +17,6 @@ from meshwright.plan.time.shapes import (
     Shape,
     attention_products,
     feed_forward_products,
-    is_sparse,
-    padded_vocabulary,
 )
 from meshwright.plan.time.traits import traits_of
 from meshwright.spec.layers import even_cut
@@ -100,7 +98,7 @@ def _holdings(
         for layer in range(network.num_layers):
             if owners[layer] == stage:
                 whole = again == "all" or (not isinstance(again, str) and layer in again)
-                counts[is_sparse(network, layer) + 2 * whole] += 1
+                counts[network.is_sparse(layer) + 2 * whole] += 1
         last = stage == stages - 1
         # Extra prediction layers are like the last one of the model (arXiv:2412.19437).
         counts[(network.experts is not None) + 2 * (again == "all")] += network.mtp_layers * last
@@ -130,7 +128,7 @@ def _stage(job: Job, machine: Machine, shape: Shape, holding: Holding) -> Stage:
         if count:
             time = layer_time(job, machine, shape, sparse, whole)
             forward, backward = forward.plus(time.forward, count), backward.plus(time.backward, count)
-    vocabulary = padded_vocabulary(job)
+    vocabulary = job.padded_vocabulary
     if holding.first:
         ahead, behind = _embedding(job, machine, shape)
         forward, backward = forward.plus(ahead), backward.plus(behind)

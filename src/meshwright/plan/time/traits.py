@@ -24,8 +24,6 @@ class Traits:
             (scatter_gather_tensors_in_pipeline, arXiv:2104.04473, section 4.1).
         optimizer_bytes: bytes moved per parameter by update, clipping, unscaling and copies.
         optimizer_kernels: kernels per parameter tensor that the update launches: near 0 with multi-tensor kernels.
-        odd_vocabulary: without tensor parallelism the vocabulary is not padded: vTrain's Megatron runs spend three
-            times as long on logits of 50257 columns at tensor degree 1 as their share at 2, 4 and 8.
         default_dropout: dropout of the framework's default arguments where the network does not say.
         reduced_bytes: bytes per gradient on the wire with bf16 compute; ``reduced_bytes_fp16`` with fp16.
         tensors_per_layer: gradients and weights travel tensor by tensor, so many to a layer; 0 is in buckets.
@@ -44,7 +42,6 @@ class Traits:
     scatters_boundaries: bool = False
     optimizer_bytes: float = 44.0
     optimizer_kernels: float = 0.2
-    odd_vocabulary: bool = False
     default_dropout: bool = False
     reduced_bytes: float = 4.0
     reduced_bytes_fp16: float = 4.0
@@ -91,7 +88,6 @@ TRAITS: dict[EngineName, Traits] = {
         optimizer_bytes=28 + 6,
         optimizer_kernels=0.05,
         default_dropout=True,
-        odd_vocabulary=True,
         scatters_boundaries=True,
         reduced_bytes_fp16=2,
         bucket_parameters=1e12,
