@@ -59,7 +59,7 @@ def step_memory(spec: ModelSpec, layout: Layout, train: TrainSpec) -> StepMemory
         with record_function(STEP):
             train_step(state, batch, 1e-3)
     roots = profiler.profiler.kineto_results.experimental_event_tree()
-    events = sorted(_allocations(roots, ()), key=lambda event: event.time)
+    events = sorted(allocations(roots, ()), key=lambda event: event.time)
     dist.barrier()
     return _second_step(events)
 
@@ -71,12 +71,12 @@ def _batch(state: TrainState, train: TrainSpec) -> Batch:
     return Batch(tokens=ids, labels=ids.clone())
 
 
-def _allocations(nodes: Any, where: tuple[str, ...]) -> Iterator[Allocation]:
+def allocations(nodes: Any, where: tuple[str, ...]) -> Iterator[Allocation]:
     for node in nodes:
         if "Allocation" in str(node.tag):
             fields = node.extra_fields
             yield Allocation(node.start_time_ns, fields.alloc_size, fields.ptr, where)
-        yield from _allocations(node.children, (*where, node.name))
+        yield from allocations(node.children, (*where, node.name))
 
 
 def _second_step(events: list[Allocation]) -> StepMemory:

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import parity_rows as table
-from memory_trace import STEP, Allocation, _allocations
+from memory_trace import STEP, Allocation, allocations
 from meshwright.dryrun import world
 from meshwright.dryrun.analysis import StepMemory, step_memory
 from meshwright.dryrun.execute import LEARNING_RATE, execute, rank_batch, rank_state
@@ -52,7 +52,7 @@ def allocator_peak(spec, layout, train, rank: int) -> tuple[int, int]:
             with record_function(STEP):
                 train_step(state, batch, LEARNING_RATE)
         roots = profiler.profiler.kineto_results.experimental_event_tree()
-    events = sorted(_allocations(roots, ()), key=lambda event: event.time)
+    events = sorted(allocations(roots, ()), key=lambda event: event.time)
     return before_and_peak(events)
 
 
