@@ -287,3 +287,11 @@ def test_plan_needs_no_torch_and_little_time(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("fits: ")
+
+
+@pytest.mark.parametrize("option", ["--write", "--html"])
+def test_a_folder_that_is_not_there_is_told_before_anything_is_printed(plan, option: str) -> None:
+    code, out, err = plan("tiny.yaml", "--devices", "2", "--hardware", "h100", option, "nowhere/best")
+    assert code == 2
+    assert not out
+    assert f"{option} nowhere/best: cannot be written: no such folder" in err

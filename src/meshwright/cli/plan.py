@@ -75,6 +75,7 @@ def _run(args: argparse.Namespace) -> int:
     from meshwright.config.load import load_config
     from meshwright.plan.search import search
 
+    _check_folders(args)
     loaded = load_config(args.config, _given(args))
     question, asked = _question(args, loaded)
     if args.explain and not args.explain.isdigit() and args.explain != "best":
@@ -85,6 +86,12 @@ def _run(args: argparse.Namespace) -> int:
     if args.explain:
         return _explain(args, question, _numbered(answer, args.explain, args.top))
     return _show(args, answer, loaded, asked)
+
+
+def _check_folders(args: argparse.Namespace) -> None:
+    for option, path in (("--write", args.write), ("--html", args.html)):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise _RequestError(f"{option} {path}: cannot be written: no such folder {path.resolve().parent}")
 
 
 def _given(args: argparse.Namespace) -> list[str]:
@@ -181,11 +188,16 @@ def _numbered(answer: "Answer", text: str, top: int) -> "Candidate":
 
 def _nothing_legal(answer: "Answer") -> str:
     from meshwright.plan.text import verdict
+    from meshwright.spec.nearest import divisors
 
     reasons = dict.fromkeys(str(violation) for item in answer.illegal for violation in item.violations)
     if answer.question.fixed and not reasons:
         kept = ", ".join(f"{key}={value}" for key, value in answer.question.fixed.items())
-        reasons = {f"{kept} cannot be held on {answer.question.cluster.num_devices} devices": None}
+        devices = answer.question.cluster.num_devices
+        legal = ", ".join(map(str, divisors(devices)))
+        reasons = {
+            f"{kept} cannot be held on {devices} devices; the degrees must multiply to it, each of {legal}": None
+        }
     if any(item.unsupported for item in answer.illegal):
         reasons["--hypothetical plans what is not supported yet"] = None
     return "\n  ".join([verdict(answer), *list(reasons)[:5]])
