@@ -62,7 +62,7 @@ def execute(
         tracker = MemoryTracker(position, rounding=on.rounding, workspaces=on.workspaces, observer=observer)
         with tracker.watching(), _garbage_kept():
             state, batch = rank_state(spec, layout, train), rank_batch(train)
-            _observe(state, position, tracker)
+            observe(state, position, tracker)
             tracker.tag((batch.tokens, batch.labels), "inputs")
             for size in on.held:
                 tracker.hold(size, "matrix product workspace")
@@ -93,7 +93,7 @@ def rank_state(spec: ModelSpec, layout: Layout, train: TrainSpec) -> TrainState:
     return build_state(spec, layout, train, kind=kind, device=CPU, chosen=formats(train.precision, kind))
 
 
-def _observe(state: TrainState, position: Position, tracker: MemoryTracker) -> None:
+def observe(state: TrainState, position: Position, tracker: MemoryTracker) -> None:
     """Say what the storages of a state are, and where `train_step` passes from one phase to the next."""
     position.follow(state.model)
     optimizer: Any = state.optimizer

@@ -44,6 +44,8 @@ class Position:
         self._phase = "forward"
         self._forward = self._backward = -1
         self._graph = _NO_GRAPH
+        # No autograd node outlives its step: what numbers belonged to would only grow.
+        self._numbers, self._modules = [0], [self._top()]
 
     def within(self, phase: Phase, after: Phase, call: Callable[..., Any]) -> Callable[..., Any]:
         """``call`` as a phase of its own, followed by another."""
