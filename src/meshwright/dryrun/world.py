@@ -12,7 +12,6 @@ from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.tensor._utils as tensor_utils
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.schedules import _PipelineSchedule
@@ -21,6 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from meshwright.dryrun.exchange import exchanged
+from meshwright.dryrun.fake import QuickFakeMode
 
 ON_REAL_RANKS: tuple[tuple[Any, str], ...] = (
     (DeviceMesh, "__init__"),
@@ -52,7 +52,7 @@ def fake_world(rank: int, world_size: int, *, real_tensors: bool = False) -> Ite
         for owner, name in ON_REAL_RANKS:
             stack.enter_context(exchanged(owner, name, _with_real_tensors))
         stack.enter_context(exchanged(_PipelineSchedule, "_warmup_p2p", _agree_on_static_shapes))
-        stack.enter_context(nullcontext() if real_tensors else FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(nullcontext() if real_tensors else QuickFakeMode(allow_non_fake_inputs=True))
         yield
 
 
