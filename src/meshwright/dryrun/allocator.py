@@ -8,9 +8,10 @@ The memory of a freed block is never given back to the device unless an allocati
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from meshwright.dryrun.tape import Tape
+from meshwright.dryrun.tape import Record, Tape
 
 MIB = 2**20
 BLOCK = 512
@@ -115,7 +116,7 @@ class CachingAllocator:
         self._next_address = 0
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = self.retries = 0
 
-    def allocate(self, key: int, size: int, stream: int = 0) -> None:
+    def allocate(self, key: int, size: int, stream: int = 0) -> Block:
         """Serve a request. Raises `OutOfMemory`."""
         size = rounded(size)
         small = size <= SMALL_SIZE
@@ -129,6 +130,7 @@ class CachingAllocator:
         self._live[key] = block
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
 
     def free(self, key: int) -> None:
         """Give a block back to its pool."""
@@ -141,10 +143,6 @@ class CachingAllocator:
             block.pool.remove(block.after)
             block = self._joined(block, block.after)
         block.pool.add(block)
-
-    def holds(self, key: int) -> bool:
-        """Whether a key has a block."""
-        return key in self._live
 
     def cached(self) -> int:
         """Bytes in free blocks."""
@@ -216,24 +214,33 @@ class CachingAllocator:
 
 
 def replay(tape: Tape, *, expandable: bool = False, capacity: int | None = None) -> CachingAllocator:
-    """An allocator after all steps of a tape. Raises `OutOfMemory`.
+    """An allocator after all steps of a tape. Raises `OutOfMemory`."""
+    allocator = CachingAllocator(expandable=expandable, capacity=capacity)
+    for _, record, size in requests(tape):
+        if size:
+            allocator.allocate(record.number, size, record.stream)
+        else:
+            allocator.free(record.number)
+    return allocator
+
+
+def requests(tape: Tape) -> Iterator[tuple[int, Record, int]]:
+    """What a tape asks of an allocator: index of the event, storage, and bytes to allocate or 0 to free it.
 
     Of what happened before the first step only what is still there counts: weights are drawn on the host.
     """
-    allocator = CachingAllocator(expandable=expandable, capacity=capacity)
-    sizes: dict[int, int] = {}
     start = tape.starts[0]
+    sizes: dict[int, int] = {}
+    held: dict[int, Record] = {}
     for change, record, _ in tape.events[:start]:
         sizes[record.number] = sizes.get(record.number, 0) + change
-    for event in tape.events[:start]:
-        size = sizes[event.record.number]
-        if size and not allocator.holds(event.record.number):
-            allocator.allocate(event.record.number, size, event.record.stream)
-    for change, record, _ in tape.events[start:]:
+        held[record.number] = record
+    yield from ((start - 1, record, sizes[number]) for number, record in held.items() if sizes[number])
+    for index in range(start, len(tape.events)):
+        change, record, _ = tape.events[index]
         before = sizes.get(record.number, 0)
         if before:
-            allocator.free(record.number)
+            yield index, record, 0
         sizes[record.number] = before + change
         if sizes[record.number]:
-            allocator.allocate(record.number, sizes[record.number], record.stream)
-    return allocator
+            yield index, record, sizes[record.number]
