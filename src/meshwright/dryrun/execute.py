@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from meshwright.data.loader import Batch
 from meshwright.dryrun.position import Position
@@ -77,12 +78,18 @@ def execute(
 
 @contextmanager
 def _garbage_kept() -> Iterator[None]:
-    """Leave cycles of Python objects alone: when they are found depends on everything else in the process."""
-    collecting = gc.isenabled()
+    """Leave cycles of Python objects alone: when they are found depends on everything else in the process.
+
+    What exists already is not looked at again either: with torch imported, that would take a tenth of a second.
+    """
+    collecting, unfrozen = gc.isenabled(), gc.get_freeze_count() == 0
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
+        if unfrozen:
+            gc.unfreeze()
         if collecting:
             gc.enable()
 
@@ -90,7 +97,13 @@ def _garbage_kept() -> Iterator[None]:
 def rank_state(spec: ModelSpec, layout: Layout, train: TrainSpec) -> TrainState:
     """The state that `train_step` takes, of this rank of the current world."""
     kind = KINDS["cpu"]
-    return build_state(spec, layout, train, kind=kind, device=CPU, chosen=formats(train.precision, kind))
+    chosen = formats(train.precision, kind)
+    return build_state(spec, layout, train, kind=kind, device=CPU, chosen=chosen, initial=_zeros)
+
+
+def _zeros(_name: str, shape: torch.Size, start: int, stop: int) -> Tensor:
+    """Initial weights, not drawn: only their sizes matter."""
+    return torch.zeros(stop - start, *shape[1:])
 
 
 def observe(state: TrainState, position: Position, tracker: MemoryTracker) -> None:

@@ -81,6 +81,11 @@ class MemoryTracker(TorchDispatchMode):
         self._count = 0
         self._closed = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled under a tracker: no need to keep the compiler out of every single operator.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _device and isinstance(args[0], FakeTensor):
             # Asked for as often as all operators together.
