@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from meshwright.dryrun.tape import PHASES, Moment, Phase, Record, Tape
 
@@ -20,6 +20,7 @@ Category = Literal[
     "inputs and tables",
     "workspaces",
 ]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 LOSS = "loss"
 """Name of the decoder's module that computes it."""
 
