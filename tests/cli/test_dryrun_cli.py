@@ -32,23 +32,42 @@ def dryrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_every_stage_with_the_worst_first(dryrun) -> None:
     code, out, _ = dryrun("--all-stages", "--hardware", "a100-80g")
     assert code == 0
-    assert out.splitlines()[0].startswith("stage 0 worst: ")
-    assert "fits a100-80g" in out.splitlines()[0]
-    assert [line.split(":")[0] for line in out.splitlines() if line.startswith("rank")] == [
-        "rank 0, stage 0 (layers 0-1)",
-        "rank 1, stage 1 (layers 2-3)",
-    ]
+    first = out.splitlines()[0]
+    assert first.startswith("stage 0 worst: ")
+    assert "2.00 GiB for device context and communicators" in first
+    assert "fits a100-80g (79.15 GiB usable)" in first
+    table = out.split("stages, MiB\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[:3] for line in table[1:]] == [["0", "0", "0-1"], ["1", "1", "2-3"]]
+    assert "rank 0, stage 0 (layers 0-1): peak" in out
+    assert "rank 1, stage 1" not in out
 
 
-def test_parts_add_up_and_1f1b_holds_more_on_the_first_stage(dryrun) -> None:
-    code, out, _ = dryrun("--all-stages", "--json")
+def test_json_holds_what_the_text_shows_and_parts_add_up(dryrun) -> None:
+    code, out, _ = dryrun("--all-stages", "--json", "parallel_config.data_parallel=2")
     assert code == 0
-    first, last = json.loads(out)
-    for stage in (first, last):
+    found = json.loads(out)
+    assert found["worst"] == {"rank": 0, "stage": 0}
+    for stage in found["ranks"]:
         assert sum(stage["peak"]["categories"].values()) == stage["allocated"]
         assert stage["reserved"]["native"] >= stage["allocated"]
-    kept = [stage["phases"]["forward"]["categories"]["saved activations"] for stage in (first, last)]
-    assert kept[0] > 1.5 * kept[1]
+        usable = found["hardware"]["usable_memory"] - stage["outside_allocator"]
+        assert stage["spare"] == usable - stage["reserved"]["native"]
+    assert sum(found["step_time"]["terms"].values()) == pytest.approx(found["step_time"]["seconds"])
+    assert {message["group"] for message in found["ranks"][0]["collectives"]} == {"all", "data", "pipeline"}
+
+
+def test_levers_save_what_their_own_method_says(dryrun) -> None:
+    small = ("model.num_layers=1", "parallel_config.pipeline_stage=1", "parallel_config.data_parallel=2")
+    code, out, _ = dryrun("--json", "--levers", "--target", "cpu", "--hardware", "cpu", *small)
+    assert code == 0
+    found = json.loads(out)["changes"]
+    tried = [row for row in found["changes"] if row["dry_run"]]
+    assert len(tried) == 3
+    for row in tried:
+        assert row["dry_run"]["saves"] == found["dry_run_needed"] - row["dry_run"]["needed"]
+        assert row["dry_run"]["saves"] == pytest.approx(row["computed"]["saves"], abs=0.1 * found["dry_run_needed"])
+    for row in found["changes"]:
+        assert row["computed"]["saves"] == pytest.approx(found["computed_needed"] - row["computed"]["needed"])
 
 
 def test_a_rank_that_does_not_fit_is_exit_code_1(dryrun) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from meshwright.dryrun.refuse import DryRunRefused
 from meshwright.dryrun.run import DryRun, dry_run, stage_ranks
-from meshwright.dryrun.verdict import verdict
+from meshwright.dryrun.verdict import Verdict, outside_allocator, verdict
+from meshwright.spec.catalogue import device
 from meshwright.spec.layout import Layout
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.parameters import total
@@ -113,11 +114,16 @@ def test_the_allocator_holds_more_than_is_allocated_and_cpus_have_none():
 
 def test_verdicts_say_what_is_missing():
     result = run(Layout(), 2)
-    assert verdict(result, 2 * result.reserved.native, "large").fits
-    tight = verdict(result, result.reserved.native - 1, "tight")
+    outside = outside_allocator(result, device("h100"))
+
+    def on(memory: float) -> Verdict:
+        return verdict(result, replace(device("h100"), memory_bytes=outside + memory))
+
+    assert on(result.reserved.native).fits
+    tight = on(result.reserved.native - 1)
     assert tight.fits
     assert "emptying" in tight.text
-    small = verdict(result, result.allocated / 2, "small")
+    small = on(result.allocated / 2)
     assert not small.fits
     assert small.spare < 0
     assert "too much" in small.text

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from meshwright.config.run import Run
-    from meshwright.dryrun.run import DryRun
-    from meshwright.dryrun.verdict import Verdict
+    from meshwright.dryrun.findings import Findings, RankFound
     from meshwright.spec.cluster import Cluster
 
 DEFAULT_HARDWARE = "h100"
@@ -33,6 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "--hardware", default=DEFAULT_HARDWARE, metavar="NAME|FILE", help=f"device (default: {DEFAULT_HARDWARE})"
     )
     parser.add_argument("--fast", action="store_true", help="run few layers and micro-batches and extrapolate")
+    parser.add_argument("--levers", action="store_true", help="also dry-run the changes that would save most")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -60,35 +60,35 @@ def _run(args: argparse.Namespace) -> int:
         raise ValueError(f"--world-size {world_size}: must be 1 or more")
     resolved = resolve(loaded, world_size)
     cluster = hardware_cluster(args.hardware, world_size)
-    found = [_one(resolved, rank, args, cluster) for rank in _ranks(resolved, args)]
-    _show(found, args, cluster)
-    return 0 if all(verdict.fits for _, verdict in found) else 1
+    findings = _find(resolved, cluster, args)
+    _show(findings, args)
+    return 0 if findings.fits else 1
 
 
-def _ranks(resolved: "Run", args: argparse.Namespace) -> tuple[int, ...]:
+def _find(run: "Run", cluster: "Cluster", args: argparse.Namespace) -> "Findings":
+    from meshwright.dryrun.findings import Findings
+    from meshwright.dryrun.levers import computed_changes, with_dry_runs
     from meshwright.dryrun.run import stage_ranks
 
-    return stage_ranks(resolved.layout) if args.all_stages else (args.rank or 0,)
+    ranks = stage_ranks(run.layout) if args.all_stages else (args.rank or 0,)
+    found = tuple(_one(run, rank, cluster, args) for rank in ranks)
+    changes = computed_changes(run, cluster)
+    if args.levers:
+        changes = with_dry_runs(changes, run, cluster, args.target)
+    return Findings(run=run, cluster=cluster, ranks=found, changes=changes)
 
 
-def _one(resolved: "Run", rank: int, args: argparse.Namespace, cluster: "Cluster") -> "tuple[DryRun, Verdict]":
+def _one(run: "Run", rank: int, cluster: "Cluster", args: argparse.Namespace) -> "RankFound":
+    from meshwright.dryrun.findings import RankFound
     from meshwright.dryrun.run import dry_run
     from meshwright.dryrun.verdict import verdict
 
-    device = cluster.device
-    result = dry_run(resolved, rank, target_name=args.target, family=device.family, fast=args.fast)
-    return result, verdict(result, device.memory_bytes, device.name)
+    result = dry_run(run, rank, target_name=args.target, family=cluster.device.family, fast=args.fast)
+    return RankFound(result=result, verdict=verdict(result, cluster.device))
 
 
-def _show(found: "list[tuple[DryRun, Verdict]]", args: argparse.Namespace, cluster: "Cluster") -> None:
-    from meshwright.dryrun.text import as_json, headline, lines
+def _show(findings: "Findings", args: argparse.Namespace) -> None:
+    from meshwright.dryrun.as_json import findings_json
+    from meshwright.dryrun.text import report
 
-    per_node = cluster.devices_per_node
-    if args.json:
-        print(json.dumps([as_json(result, verdict, per_node) for result, verdict in found], indent=2))
-        return
-    worst, its_verdict = max(found, key=lambda pair: pair[0].allocated)
-    if len(found) > 1:
-        print(f"stage {worst.at.pipeline} worst: {headline(worst, its_verdict)}")
-    for result, verdict in found:
-        print("\n".join(lines(result, verdict, per_node)))
+    print(json.dumps(findings_json(findings), indent=2) if args.json else "\n".join(report(findings)))

@@ -55,6 +55,11 @@ class DryRun:
         """Peak of live tensors, bytes."""
         return self.memory.peak.bytes
 
+    @property
+    def needed(self) -> int:
+        """Bytes that the allocator takes of the device: reserved in native segments; without caching, allocated."""
+        return self.allocated if self.reserved is None else self.reserved.native
+
 
 def dry_run(
     run: Question,

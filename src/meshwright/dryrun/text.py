@@ -1,117 +1,126 @@
-"""A dry run as text and as JSON."""
+"""A dry run as text: the verdict first, then the stages, the worst rank in detail, what changes save, the time."""
 
-import re
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from meshwright.dryrun.analysis import Peak
-from meshwright.dryrun.run import DryRun
-from meshwright.dryrun.traffic import Message
-from meshwright.dryrun.verdict import Verdict
+from meshwright.dryrun.findings import Findings, RankFound
+from meshwright.dryrun.levers import MOST_DRY_RUNS, Change, Changes
+from meshwright.dryrun.tables import (
+    Row,
+    Unit,
+    aligned,
+    by_phase,
+    by_stage,
+    layers,
+    messages,
+    modules,
+    moment,
+    reserved,
+    stages,
+    unit_for,
+)
+from meshwright.dryrun.verdict import ENGINE
+from meshwright.plan.accuracy import expected_error
+from meshwright.plan.engines import engine
+from meshwright.plan.explain import time_lines
+from meshwright.plan.text import full_name
+from meshwright.plan.words import seconds
+from meshwright.spec.batch import equation
 
-GIB = 2**30
-MODULES_SHOWN = 8
-SMALLEST_SHOWN = 0.0005
-"""GiB; smaller parts round to nothing."""
+FIT_WORDS = {"fits": "fits", "tight": "just fits", "over": "does not fit"}
 
 
-def lines(result: DryRun, verdict: Verdict, devices_per_node: int) -> list[str]:
-    """The report of one rank."""
-    peak = result.memory.peak
-    first, last = result.layers[0], result.layers[-1]
+def report(findings: Findings) -> list[str]:
+    """The whole report."""
+    worst = findings.worst
+    unit = unit_for(worst.result.allocated)
+    lines = [headline(findings), *_run(findings), ""]
+    if len(findings.ranks) > 1:
+        lines += [f"stages, {unit.name}", *stages(findings.ranks, unit), ""]
+        lines += [f"at the peak of each stage, {unit.name}", *by_stage(findings.ranks, unit), ""]
+    lines += [*_rank(findings, worst, unit), *_changes(findings.changes, unit), "", *_time(findings), ""]
+    took = sum(rank.result.seconds for rank in findings.ranks)
+    return [*lines, f"dry run took {took:.1f} s"]
+
+
+def headline(findings: Findings) -> str:
+    """``stage 0 worst: 57.60 GiB allocated, 66.74-71.48 GiB reserved, ... fits ...``."""
+    worst = findings.worst
+    result, verdict = worst.result, worst.verdict
+    unit = unit_for(result.allocated)
+    who = f"stage {result.at.pipeline} worst" if len(findings.ranks) > 1 else _name(worst)
+    parts = [f"{unit.named(result.allocated)} allocated"]
+    if held := reserved(result, unit):
+        about = "about " if result.estimated else ""
+        outside = unit_for(verdict.outside).named(verdict.outside)
+        parts += [f"{about}{held} {unit.name} reserved", f"{outside} for device context and communicators"]
+    return f"{who}: {', '.join(parts)}: {verdict.text}"
+
+
+def _name(found: RankFound) -> str:
+    result = found.result
+    return f"rank {result.rank}, stage {result.at.pipeline} (layers {layers(result)})"
+
+
+def _run(findings: Findings) -> list[str]:
+    run, cluster = findings.run, findings.cluster
+    estimated = ["fast: extrapolated from small runs"] if findings.worst.result.estimated else []
     return [
-        f"rank {result.rank}, stage {result.at.pipeline} (layers {first}-{last}): {headline(result, verdict)}",
-        f"  peak: {_where(peak)}",
-        "  at the peak, GiB:   " + _parts(peak.categories),
-        *(f"  {phase} peak {_gib(at)}: {_parts(at.categories)}" for phase, at in result.memory.phases.items()),
-        "  modules that hold most at the peak: " + _parts(_layers_together(peak.modules), MODULES_SHOWN),
-        f"  matrix products and attention: {result.traffic.flops / 1e12:.2f} TFLOP per step",
-        *(_message(message, devices_per_node) for message in result.traffic.messages),
-        f"  dry run took {result.seconds:.1f} s" + (", extrapolated from small runs" if result.estimated else ""),
+        f"{cluster.num_devices} x {cluster.device.title}, {full_name(findings.changes.computed)}",
+        equation(run.train.batch, run.layout.data_parallel, run.train.seq_length),
+        *estimated,
     ]
 
 
-def headline(result: DryRun, verdict: Verdict) -> str:
-    """``57.6 GiB allocated, 66.7-71.5 GiB reserved, fits ...``."""
-    return f"{_gib(result.memory.peak)} allocated{_reserved(result)}, {verdict.text}"
+def _rank(findings: Findings, found: RankFound, unit: Unit) -> Iterator[str]:
+    result = found.result
+    yield f"{_name(found)}: peak {unit.named(result.allocated)} in {moment(result.memory.peak)}"
+    if result.reserved is not None:
+        native, expandable = map(unit.named, (result.reserved.native, result.reserved.expandable))
+        yield f"reserved: {native} in native segments, {expandable} in expandable segments"
+    yield ""
+    yield f"at the worst moment of each phase, {unit.name}"
+    yield from by_phase(result, unit)
+    yield ""
+    yield f"modules that hold most at the peak, each without the modules inside it, {unit.name}"
+    yield from modules(result.memory.peak, unit)
+    yield ""
+    yield "messages in a step"
+    yield from messages(result, findings.run.layout, findings.cluster.devices_per_node) or ["  none: one device"]
+    yield ""
+    yield f"matrix products and attention: {result.traffic.flops / 1e12:.2f} TFLOP in a step, recomputation included"
+    yield ""
 
 
-def as_json(result: DryRun, verdict: Verdict, devices_per_node: int) -> dict[str, Any]:
-    """Everything, in bytes."""
-    reserved = result.reserved
-    return {
-        "rank": result.rank,
-        "stage": result.at.pipeline,
-        "layers": list(result.layers),
-        "target": result.target,
-        "estimated": result.estimated,
-        "allocated": result.allocated,
-        "reserved": None if reserved is None else {"native": reserved.native, "expandable": reserved.expandable},
-        "fits": verdict.fits,
-        "spare": verdict.spare,
-        "verdict": verdict.text,
-        "before": result.memory.before,
-        "peak": _peak_json(result.memory.peak),
-        "phases": {phase: _peak_json(peak) for phase, peak in result.memory.phases.items()},
-        "flops": result.traffic.flops,
-        "collectives": [_message_json(message, devices_per_node) for message in result.traffic.messages],
-        "seconds": result.seconds,
-    }
+def _changes(changes: Changes, unit: Unit) -> Iterator[str]:
+    if not changes.rows:
+        yield "no single change would save memory"
+        return
+    yield f"what one change would save on the worst stage, {unit.name}"
+    tried = changes.trial is not None
+    heads = ["change", "computed", "then needs", *(["dry run", "then needs"] if tried else []), "", "step time"]
+    yield from aligned([heads, *(_change(changes, change, unit) for change in changes.rows)])
+    yield f"  computed: closed form, which needs {unit.named(changes.computed.needed)} for the run as it is"
+    if changes.trial is not None:
+        yield f"  dry run: in fast mode, which needs {unit.named(changes.trial.needed)} for the run as it is"
+    else:
+        yield f"  --levers dry-runs the first {MOST_DRY_RUNS} as well"
 
 
-def _reserved(result: DryRun) -> str:
-    if result.reserved is None:
-        return ""
-    low, high = sorted((result.reserved.native, result.reserved.expandable))
-    about = "about " if result.estimated else ""
-    return f", {about}{low / GIB:.1f}-{high / GIB:.1f} GiB reserved"
+def _change(changes: Changes, change: Change, unit: Unit) -> Row:
+    lever, trial = change.computed, change.trial
+    candidate = lever.candidate
+    cells = [lever.change, unit.of(lever.saves), unit.of(candidate.needed)]
+    fits = FIT_WORDS[candidate.fit]
+    if trial is not None and (saved := changes.saved(change)) is not None:
+        cells += [unit.of(saved), unit.of(trial.needed)]
+        fits = "fits" if trial.verdict.fits else "does not fit"
+    elif changes.trial is not None:
+        cells += ["-", "-"]
+    return [*cells, fits, f"{'+' if lever.costs >= 0 else '-'}{seconds(abs(lever.costs))}"]
 
 
-def _where(peak: Peak) -> str:
-    moment = peak.moment
-    micro_batch = f", micro-batch {moment.micro_batch}" if moment.micro_batch >= 0 else ""
-    again = " (recomputing)" if moment.recomputing else ""
-    return f"{moment.phase}{micro_batch}, {moment.module or 'outside the model'}, {moment.operator}{again}"
-
-
-def _parts(sizes: Mapping[Any, int], most: int | None = None) -> str:
-    shown = sorted(sizes.items(), key=lambda item: -item[1])[:most]
-    return ", ".join(f"{name or 'no module'} {size / GIB:.3f}" for name, size in shown if size >= SMALLEST_SHOWN * GIB)
-
-
-def _layers_together(modules: Mapping[str, int]) -> dict[str, int]:
-    sums: Counter[str] = Counter()
-    for name, size in modules.items():
-        sums[re.sub(r"^(layers\.\d+)\..*", r"\1", name)] += size
-    return dict(sums)
-
-
-def _message(message: Message, devices_per_node: int) -> str:
-    nodes = message.nodes(devices_per_node)
-    where = "inside a node" if nodes == 1 else f"over {nodes} nodes"
-    who = f"with rank {message.ranks[0]}" if len(message.ranks) == 1 else f"{len(message.ranks)} ranks, {where}"
-    return f"  {message.kind}: {message.count} x, {message.bytes / GIB:.3f} GiB, {who}"
-
-
-def _message_json(message: Message, devices_per_node: int) -> dict[str, Any]:
-    return {
-        "kind": message.kind,
-        "ranks": list(message.ranks),
-        "nodes": message.nodes(devices_per_node),
-        "count": message.count,
-        "bytes": message.bytes,
-    }
-
-
-def _peak_json(peak: Peak) -> dict[str, Any]:
-    return {
-        "bytes": peak.bytes,
-        "moment": peak.moment._asdict(),
-        "categories": dict(peak.categories),
-        "modules": dict(peak.modules),
-    }
-
-
-def _gib(peak: Peak) -> str:
-    return f"{peak.bytes / GIB:.2f} GiB"
+def _time(findings: Findings) -> Iterator[str]:
+    yield from time_lines(findings.changes.computed)
+    error = expected_error(engine(ENGINE), findings.cluster.device.family, "time")
+    if error is not None:
+        yield f"  {error}"

@@ -30,7 +30,7 @@ def explain_text(question: Question, candidate: Candidate) -> str:
         f" {candidate.memory.worst.stage} at {candidate.memory.worst.peak.name}",
         *_memory(candidate),
         "",
-        *_time(candidate),
+        *time_lines(candidate),
         "",
         *_traffic(candidate),
         "",
@@ -80,7 +80,8 @@ def _moment_row(stage: StageMemory, moment: Moment) -> list[str]:
     return [f"{mark}stage {stage.stage}, {moment.name}", *parts, f"{moment.total / GIB:.2f}"]
 
 
-def _time(candidate: Candidate) -> Iterator[str]:
+def time_lines(candidate: Candidate) -> Iterator[str]:
+    """Seconds of a step with its terms, which add up to it."""
     report = candidate.time
     if report is None:
         return
