@@ -1,5 +1,7 @@
 """A checkpoint saved under one layout is read under any other, bit for bit (B-17, DESIGN 4.12)."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -134,6 +136,38 @@ def test_what_several_ranks_hold_is_written_once(tmp_path):
     assert torch.equal(target["replicated"], big + 1)
     assert torch.equal(target["plain"], big + 2)
     assert torch.equal(target["few_rows"], big[:1])
+
+
+def bytes_read():
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["rchar"])
+
+
+BASE = torch.arange(640_000.0).reshape(800, 800)
+CUTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}
+
+
+def load_and_count(path):
+    """Of each way to cut: the bytes that this rank reads to load it, and whether it gets what was saved."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    found = {}
+    for name, placement in CUTS.items():
+        target = distribute_tensor(torch.zeros(800, 800), mesh, [placement])
+        before = bytes_read()
+        store.load_tensors(path, {name: target}, prefix=name)
+        found[name] = bytes_read() - before, target.full_tensor().equal(BASE)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="bytes read are counted by /proc")
+def test_a_rank_reads_the_rows_of_a_block_that_it_wants_and_no_others(tmp_path):
+    path = store.save(tmp_path, 1, tensors=dict.fromkeys(CUTS, BASE), state={}, rank_state={}, run_id="r")
+    for found in run_ranks(load_and_count, 3, path):
+        assert all(same for _, same in found.values())
+        # Rows lie one after the other in a block; of columns every row has a part. The rest is names and sizes.
+        shares = {name: (count - 30_000) / BASE.nbytes for name, (count, _) in found.items()}
+        assert shares["rows"] < 1 / 3
+        assert max(shares.values()) < 1
 
 
 def stage_tensors(layers_of_stage, *, save):

@@ -1,13 +1,14 @@
 """One process: what is saved comes back bit for bit, and what does not fit is refused by name."""
 
 import math
+import os
 import pickle
 
 import pytest
 import torch
 
 from meshwright.checkpoint import store
-from meshwright.checkpoint.dcp_files import METADATA
+from meshwright.checkpoint.dcp_files import METADATA, Block, Reader
 
 
 def save(root, step, tensors=None, *, state=None, rank_state=None, run_id="run-a", keep=None):
@@ -121,6 +122,20 @@ def test_state_that_json_cannot_say_is_refused_and_leaves_nothing(tmp_path):
         save(tmp_path, 2, state={"when": object()})
     assert f"last complete checkpoint: {tmp_path / 'step-00000001'}" in str(error.value)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_file_of_tensors_that_ends_early_is_told_by_name(tmp_path):
+    path = save(tmp_path, 1, {"w": torch.ones(1000), "x": torch.ones(1000)})
+    reader = Reader(path / "tensors")
+    block = Block("x", torch.Size([0]))
+    place = reader.place(block)
+    shard = path / "tensors" / place.relative_path
+    os.truncate(shard, shard.stat().st_size - 2000)
+    with (
+        reader.open(place.relative_path) as file,
+        pytest.raises(store.CheckpointError, match=rf"{place.relative_path}: x: .*not a zip file"),
+    ):
+        reader.read_part(file, block, (0,), torch.zeros(1000))
 
 
 def test_no_file_is_empty_and_nothing_else_is_left(tmp_path):

@@ -1,28 +1,35 @@
 """torch.distributed.checkpoint's parts, made fit for folders that are committed as a whole.
 
 On top of DCP: ranks without anything to write leave no empty file, bytes are hashed on the way to the disk, a
-disk that is too small is told before the first byte, and reading the metadata cannot run code.
+disk that is too small is told before the first byte, reading the metadata cannot run code, and of a block a rank reads
+only the rows that it wants.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
-from collections.abc import Generator, Mapping
+import zipfile
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from meshwright.checkpoint.blocks import Stored, read_part
+from meshwright.checkpoint.errors import CheckpointError
 from meshwright.checkpoint.files import FileRecord, free_bytes, hashed_file
 
 METADATA = ".metadata"
@@ -78,7 +85,7 @@ class Copies(Protocol):
 
 
 class Planner(DefaultSavePlanner):
-    """Writes blocks held by several ranks once. On the first rank ``file_bytes`` is about what that takes.
+    """Writes blocks held by several ranks once, contiguous. On the first rank ``file_bytes`` is about what that takes.
 
     With ``copies`` the blocks that this rank writes are copied when the plan is final, and the copies are written.
     """
@@ -98,7 +105,7 @@ class Planner(DefaultSavePlanner):
         return plan
 
     def lookup_object(self, index: Block) -> Any:
-        return super().lookup_object(index) if self._copied is None else self._copied[index]
+        return super().lookup_object(index).contiguous() if self._copied is None else self._copied[index]
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         plans, metadata = super().create_global_plan(all_plans)
@@ -111,7 +118,7 @@ class Planner(DefaultSavePlanner):
 
 
 class Reader(FileSystemReader):
-    """Reads DCP's metadata, once, with an unpickler that knows only what DCP writes."""
+    """Reads DCP's metadata, once, with an unpickler that knows only what DCP writes, and parts of blocks."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -122,6 +129,46 @@ class Reader(FileSystemReader):
             with (Path(self.path) / METADATA).open("rb") as stream:
                 self._metadata = _MetadataUnpickler(stream).load()
         return self._metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        def place(item: ReadItem) -> tuple[str, int]:
+            info = self.place(item.storage_index)
+            return info.relative_path, info.offset
+
+        for name, items in groupby(sorted(plan.items, key=place), key=lambda item: place(item)[0]):
+            with self.open(name) as file:
+                for item in items:
+                    target = planner.resolve_tensor(item)
+                    self.read_part(file, item.storage_index, item.storage_offsets, target.detach())
+                    planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def open(self, name: str) -> io.FileIO:
+        """One of the files with blocks. Raises OSError."""
+        return (Path(self.path) / name).open("rb", buffering=0)
+
+    def read_part(self, file: io.FileIO, block: Block, offsets: Sequence[int], target: Tensor) -> None:
+        """Fill ``target`` with the part at ``offsets`` of a block that lies in ``file``. Raises CheckpointError."""
+        info, entry = self.place(block), self.read_metadata().state_dict_metadata[block.fqn]
+        assert isinstance(entry, TensorStorageMetadata)
+        stored = Stored(info.offset, info.length, self._sizes[block], entry.properties.dtype)
+        try:
+            read_part(file, stored, offsets, target)
+        except (OSError, zipfile.BadZipFile, ValueError) as error:
+            raise CheckpointError(f"{file.name}: {block.fqn}: {error}") from error
+
+    def place(self, block: Block) -> _StorageInfo:
+        """Where a block lies."""
+        info: _StorageInfo = self.read_metadata().storage_data[block]
+        return info
+
+    @cached_property
+    def _sizes(self) -> dict[Block, torch.Size]:
+        entries = self.read_metadata().state_dict_metadata.items()
+        tensors = [(name, entry) for name, entry in entries if isinstance(entry, TensorStorageMetadata)]
+        return {Block(name, chunk.offsets): chunk.sizes for name, entry in tensors for chunk in entry.chunks}
 
 
 class _MetadataUnpickler(pickle.Unpickler):

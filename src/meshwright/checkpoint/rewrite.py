@@ -6,14 +6,12 @@ takes.
 
 from __future__ import annotations
 
-import io
 import pickle
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +22,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from meshwright.checkpoint.blocks import slices
 from meshwright.checkpoint.dcp_files import METADATA, Reader
 from meshwright.checkpoint.errors import CheckpointError, CheckpointMismatch
 from meshwright.checkpoint.files import FileRecord, SyncedWriter, hashed_file, remove_folder, to_json, write_bytes
@@ -32,7 +31,6 @@ from meshwright.checkpoint.manifest import MANIFEST, read_manifest, verify
 from meshwright.checkpoint.store import STATE, TENSORS, commit, prepare, read_state
 
 Sizes = tuple[int, ...]
-_READ_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def _write_tensors(source: Path, target: Path, cut: Cut) -> dict[str, FileRecord
         streams: dict[str, SyncedWriter] = {}
         for name, entry in metadata.state_dict_metadata.items():
             assert isinstance(entry, TensorStorageMetadata)
-            whole = _read_whole(source, reader, name, entry)
+            whole = _read_whole(reader, name, entry)
             parts = list(cut(name, tuple(entry.size), whole.element_size()))
             _require_whole(name, whole, parts)
             for part in parts:
@@ -107,71 +105,19 @@ def _write_tensors(source: Path, target: Path, cut: Cut) -> dict[str, FileRecord
     return records
 
 
-def _read_whole(source: Path, reader: Reader, name: str, entry: TensorStorageMetadata) -> Tensor:
-    """Put a tensor together from its blocks. torch.load would hold every block twice besides the result."""
+def _read_whole(reader: Reader, name: str, entry: TensorStorageMetadata) -> Tensor:
+    """Put a tensor together from its blocks, whose rows go straight to their places."""
     whole = torch.empty(entry.size, dtype=entry.properties.dtype)
     for chunk in entry.chunks:
-        place: _StorageInfo = reader.read_metadata().storage_data[MetadataIndex(name, chunk.offsets)]
-        target = whole[_slices(chunk.offsets, chunk.sizes)]
-        block = target if target.is_contiguous() else torch.empty(chunk.sizes, dtype=whole.dtype)
-        try:
-            with (source / place.relative_path).open("rb") as stream:
-                _read_values(io.BufferedReader(_Slice(stream, place.offset, place.length)), block)
-        except (OSError, zipfile.BadZipFile, ValueError) as error:
-            raise CheckpointError(f"{source / place.relative_path}: {name}: {error}") from error
-        if block is not target:
-            target.copy_(block)
+        block = MetadataIndex(name, chunk.offsets)
+        with reader.open(reader.place(block).relative_path) as file:
+            reader.read_part(file, block, (0,) * whole.dim(), whole[slices(chunk.offsets, chunk.sizes)])
     return whole
-
-
-def _read_values(file: IO[bytes], block: Tensor) -> None:
-    """Fill ``block`` from what torch.save wrote: an archive with the values, uncompressed, in one record."""
-    memory = memoryview(block.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-    with zipfile.ZipFile(file) as archive:
-        (record,) = [entry for entry in archive.infolist() if entry.filename.endswith("/data/0")]
-        if record.file_size != block.nbytes:
-            raise ValueError(f"{record.file_size} bytes instead of {block.nbytes}")
-        with archive.open(record) as values:
-            for start in range(0, block.nbytes, _READ_BYTES):
-                part = values.read(min(_READ_BYTES, block.nbytes - start))
-                memory[start : start + len(part)] = part
-
-
-class _Slice(io.RawIOBase):
-    """A part of an open file as a file of its own."""
-
-    def __init__(self, stream: IO[bytes], start: int, length: int) -> None:
-        self._stream, self._start, self._length = stream, start, length
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
-        if base + offset < 0:
-            raise OSError("seek before the beginning")
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any, /) -> int:
-        self._stream.seek(self._start + self._at)
-        data = self._stream.read(max(0, min(len(buffer), self._length - self._at)))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-def _slices(offsets: Iterable[int], sizes: Iterable[int]) -> tuple[slice, ...]:
-    return tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
 
 
 def _piece(whole: Tensor, part: Part) -> Tensor:
     """A copy of a block: what is saved must not bring the whole along."""
-    return whole[_slices(part.offsets, part.sizes)].clone(memory_format=torch.contiguous_format)
+    return whole[slices(part.offsets, part.sizes)].clone(memory_format=torch.contiguous_format)
 
 
 def _require_whole(name: str, whole: Tensor, parts: Iterable[Part]) -> None:
