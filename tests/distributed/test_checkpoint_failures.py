@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from meshwright.checkpoint import store
 from ranks import RanksFailed, run_ranks
+from trainer_runs import train, write_config
 
 
 def tensors(step):
@@ -140,3 +141,17 @@ def test_a_folder_that_is_not_shared_is_told(tmp_path):
     messages = run_ranks(save_to_own_folder, 2, tmp_path)
     assert all("failed on rank 1: " in m and "one file system that all machines share" in m for m in messages)
     assert store.find_latest(tmp_path / "machine0") == store.Found(None)
+
+
+def start_in_own_folder(config, root):
+    with pytest.raises(store.CheckpointError) as error:
+        train(config, (f"output_dir={root / f'machine{dist.get_rank()}'}",))
+    return str(error.value)
+
+
+def test_a_folder_that_is_not_shared_is_told_before_the_first_step(tmp_path):
+    messages = run_ranks(start_in_own_folder, 2, write_config(tmp_path, "dp2"), tmp_path)
+    assert all("failed on rank 1: " in m and "one file system that all machines share" in m for m in messages)
+    for rank in (0, 1):
+        root = tmp_path / f"machine{rank}"
+        assert [path for path in root.rglob("*") if path.is_file()] == []

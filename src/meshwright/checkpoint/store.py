@@ -50,6 +50,7 @@ from meshwright.checkpoint.locate import (
 )
 from meshwright.checkpoint.manifest import MANIFEST, Manifest, require_complete, verify
 from meshwright.checkpoint.ranks import Ranks
+from meshwright.checkpoint.shared import require_visible
 from meshwright.checkpoint.tensors import (
     Description,
     described,
@@ -115,7 +116,7 @@ def save(
     what = f"saving step {step} to {final}"
     free = ranks.first(what, lambda: prepare(final, partial, run_id))
     try:
-        ranks.agree(what, lambda: _require_shared(partial))
+        ranks.agree(what, lambda: require_visible(partial / OWNER))
         files = _write(partial, tensors, state, rank_state, ranks, copies)
         ranks.first(what, lambda: commit(final, partial, files, _manifest(root, step, run_id, ranks.size)))
     except PeerLost:
@@ -207,14 +208,6 @@ def prepare(final: Path, partial: Path, run_id: str) -> int:
     (partial / TENSORS).mkdir()
     (partial / RANKS).mkdir()
     return free_bytes(partial)
-
-
-def _require_shared(partial: Path) -> None:
-    if not (partial / OWNER).exists():
-        raise CheckpointError(
-            f"{partial}, made by the first rank, is not visible here ({platform.node()}): "
-            "checkpoints need one file system that all machines share"
-        )
 
 
 def _write(

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.checkpoint.background import BackgroundSaver, Saved
+from meshwright.checkpoint.shared import require_shared
 from meshwright.checkpoint.store import save
 from meshwright.config.run import Run
 from meshwright.train import checkpointing
@@ -29,12 +30,16 @@ class SaveResult:
 
 
 class CheckpointWriter:
-    """Saves the state of a run, in the way that ``checkpoint.async_save`` says. All ranks call it together."""
+    """Saves the state of a run, in the way that ``checkpoint.async_save`` says. All ranks call it together.
+
+    Raises CheckpointError where the ranks do not share the folder, before anything is trained.
+    """
 
     def __init__(self, run: Run, state: TrainState, root: Path, device: torch.device, data_fingerprint: str) -> None:
         self._run, self._state, self._root, self._device = run, state, root, device
         self._fingerprint = data_fingerprint
         self._background: BackgroundSaver | None = None
+        require_shared(root)
         if run.config.checkpoint.async_save:
             self._background = BackgroundSaver(dist.new_group(backend="gloo"), device)
 
