@@ -1,8 +1,8 @@
-"""Figures of a dry run as aligned rows: memory by stage and by phase, modules, messages."""
+"""Figures of a dry run as rows of words: memory by stage and by phase, modules, messages."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -39,14 +39,14 @@ def unit_for(largest: int) -> Unit:
     return Unit(name="GiB", bytes=GIB) if largest >= GIB else Unit(name="MiB", bytes=2**20)
 
 
-def aligned(rows: Sequence[Row], left: int = 1) -> list[str]:
-    """Rows with columns of equal width, the first ``left`` of them to the left; indented."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+def aligned(rows: Sequence[Row], left: Collection[int] = (0,)) -> list[str]:
+    """Rows with columns of equal width, those of ``left`` to the left; indented. No rows are no lines."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  " + "  ".join(_cells(row, widths, left)).rstrip() for row in rows]
 
 
-def stages(ranks: Sequence[RankFound], unit: Unit) -> list[str]:
-    """One line for each stage, the last column in words."""
+def stages(ranks: Sequence[RankFound], unit: Unit) -> list[Row]:
+    """One row for each stage, the last column in words."""
     rows: list[Row] = [("stage", "rank", "layers", "allocated", "reserved", "spare", "peak in")]
     for found in ranks:
         result, spare = found.result, found.verdict.spare
@@ -61,34 +61,32 @@ def stages(ranks: Sequence[RankFound], unit: Unit) -> list[str]:
                 moment(result.memory.peak),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
-    return ["  " + "  ".join([*_cells(row[:6], widths, 0), row[6]]) for row in rows]
+    return rows
 
 
-def by_stage(ranks: Sequence[RankFound], unit: Unit) -> list[str]:
+def by_stage(ranks: Sequence[RankFound], unit: Unit) -> list[Row]:
     """Categories at the peak of each stage."""
     heads = [f"stage {found.result.at.pipeline}" for found in ranks]
     return _categories(heads, [found.result.memory.peak for found in ranks], unit)
 
 
-def by_phase(result: DryRun, unit: Unit) -> list[str]:
+def by_phase(result: DryRun, unit: Unit) -> list[Row]:
     """Categories at the worst moment of each phase."""
     peaks = result.memory.phases
     heads = [f"{'*' if peak is result.memory.peak else ''}{phase}" for phase, peak in peaks.items()]
     return _categories(heads, list(peaks.values()), unit)
 
 
-def modules(peak: Peak, unit: Unit) -> list[str]:
+def modules(peak: Peak, unit: Unit) -> list[Row]:
     """The modules that hold most, those of the same place in all layers together."""
     sums: Counter[str] = Counter()
     for name, held in peak.modules.items():
         sums[LAYER.sub("layers.*", name) or "outside the model"] += held
-    rows = [(name, unit.of(held)) for name, held in sums.most_common(MODULES_SHOWN) if held >= unit.bytes / 200]
-    return aligned(rows) if rows else []
+    return [(name, unit.of(held)) for name, held in sums.most_common(MODULES_SHOWN) if held >= unit.bytes / 200]
 
 
-def messages(result: DryRun, layout: Layout, devices_per_node: int) -> list[str]:
-    """Collectives and sends by kind, group and place."""
+def messages(result: DryRun, layout: Layout, devices_per_node: int) -> list[Row]:
+    """Collectives and sends by kind, group and place, under a head; nothing where there are none."""
     counts: Counter[tuple[str, ...]] = Counter()
     sizes: Counter[tuple[str, ...]] = Counter()
     for message in result.traffic.messages:
@@ -102,7 +100,7 @@ def messages(result: DryRun, layout: Layout, devices_per_node: int) -> list[str]
         sizes[key] += message.bytes
     rows: list[Row] = [("kind", "group", "ranks", "where", "count", "bytes", "each")]
     rows += [(*key, str(counts[key]), link_size(sizes[key]), link_size(sizes[key] / counts[key])) for key in sizes]
-    return aligned(rows, left=4) if sizes else []
+    return rows if sizes else []
 
 
 def group(ranks: Sequence[int], layout: Layout) -> str:
@@ -134,7 +132,7 @@ def moment(peak: Peak) -> str:
     return f"{at.phase}{micro_batch}, {at.module or 'outside the model'}, {at.operator}{again}"
 
 
-def _categories(heads: Sequence[str], peaks: Sequence[Peak], unit: Unit) -> list[str]:
+def _categories(heads: Sequence[str], peaks: Sequence[Peak], unit: Unit) -> list[Row]:
     rows: list[Row] = [("", *heads)]
     for name in get_args(Category):
         held = [peak.categories.get(name, 0) for peak in peaks]
@@ -144,9 +142,9 @@ def _categories(heads: Sequence[str], peaks: Sequence[Peak], unit: Unit) -> list
     if any(rest):
         rows.append(("rest of the estimate", *map(unit.of, rest)))
     rows.append(("total", *(unit.of(peak.bytes) for peak in peaks)))
-    return aligned(rows)
+    return rows
 
 
-def _cells(row: Row, widths: Sequence[int], left: int) -> Iterator[str]:
-    for place, (cell, width) in enumerate(zip(row, widths, strict=False)):
-        yield cell.ljust(width) if place < left else cell.rjust(width)
+def _cells(row: Row, widths: Sequence[int], left: Collection[int]) -> Iterator[str]:
+    for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        yield cell.ljust(width) if place in left else cell.rjust(width)

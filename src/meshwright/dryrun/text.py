@@ -35,8 +35,8 @@ def report(findings: Findings) -> list[str]:
     unit = unit_for(worst.result.allocated)
     lines = [headline(findings), *_run(findings), ""]
     if len(findings.ranks) > 1:
-        lines += [f"stages, {unit.name}", *stages(findings.ranks, unit), ""]
-        lines += [f"at the peak of each stage, {unit.name}", *by_stage(findings.ranks, unit), ""]
+        lines += [f"stages, {unit.name}", *aligned(stages(findings.ranks, unit), left=(6,)), ""]
+        lines += [f"at the peak of each stage, {unit.name}", *aligned(by_stage(findings.ranks, unit)), ""]
     lines += [*_rank(findings, worst, unit), *_changes(findings.changes, unit), "", *_time(findings), ""]
     took = sum(rank.result.seconds for rank in findings.ranks)
     return [*lines, f"dry run took {took:.1f} s"]
@@ -79,13 +79,14 @@ def _rank(findings: Findings, found: RankFound, unit: Unit) -> Iterator[str]:
         yield f"reserved: {native} in native segments, {expandable} in expandable segments"
     yield ""
     yield f"at the worst moment of each phase, {unit.name}"
-    yield from by_phase(result, unit)
+    yield from aligned(by_phase(result, unit))
     yield ""
     yield f"modules that hold most at the peak, each without the modules inside it, {unit.name}"
-    yield from modules(result.memory.peak, unit)
+    yield from aligned(modules(result.memory.peak, unit))
     yield ""
     yield "messages in a step"
-    yield from messages(result, findings.run.layout, findings.cluster.devices_per_node) or ["  none: one device"]
+    sent = messages(result, findings.run.layout, findings.cluster.devices_per_node)
+    yield from aligned(sent, left=range(4)) or ["  none: one device"]
     yield ""
     yield f"matrix products and attention: {result.traffic.flops / 1e12:.2f} TFLOP in a step, recomputation included"
     yield ""
