@@ -1,9 +1,7 @@
 """A plan as one static HTML page: table, memory bars, time bars, pipeline timeline. Loads nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import resources
-from string import Template
 
 from meshwright.plan.advice import advise
 from meshwright.plan.memory.report import CATEGORIES
@@ -23,6 +21,7 @@ from meshwright.plan.time.report import TERMS
 from meshwright.plan.time.step import timeline
 from meshwright.plan.words import CATEGORY_WORDS, TERM_WORDS, seconds
 from meshwright.report.charts import Bar, Mark, legend, stacked_bars, timeline_svg
+from meshwright.report.page import bullets, page, table
 from meshwright.spec.cluster import GIB
 
 MEMORY_COLOURS: Mapping[str, str] = {
@@ -43,28 +42,24 @@ def plan_page(answer: Answer, *, top: int = 10, override: str | None = None) -> 
     """
     rows = one_per_split(answer.fitting or answer.tight, top)
     shown = rows or list(answer.over[:top])
-    sections = [
-        _table(rows),
-        _memory(answer, shown),
-        _time(rows),
-        _pipeline(rows),
-        _list("Closest misses", (f"{miss.name}: {miss.reason}" for miss in closest_misses(answer))),
-        _list("What the numbers say" if answer.best else "What would fit", advise(answer)),
-        _paste(override),
-        _list("Assumed", assumptions(answer.question)),
-        _list("Expected error", expected_errors(answer.question)),
-    ]
-    page = Template(_resource("plan.html"))
     question = answer.question
-    return page.substitute(
-        title=escape(f"meshwright plan: {question.cluster.num_devices} x {question.cluster.device.title}"),
-        style=_resource("plan.css"),
-        verdict=escape(verdict(answer)),
-        asked=escape(
-            f"{question.engine.title}, {question.cluster.num_devices} x {question.cluster.device.title},"
-            f" global_batch_size {question.global_batch_size}, seq_length {question.train.seq_length}"
+    return page(
+        kind="meshwright plan",
+        title=f"meshwright plan: {question.cluster.num_devices} x {question.cluster.device.title}",
+        heading=verdict(answer),
+        asked=f"{question.engine.title}, {question.cluster.num_devices} x {question.cluster.device.title},"
+        f" global_batch_size {question.global_batch_size}, seq_length {question.train.seq_length}",
+        sections=(
+            _table(rows),
+            _memory(answer, shown),
+            _time(rows),
+            _pipeline(rows),
+            bullets("Closest misses", (f"{miss.name}: {miss.reason}" for miss in closest_misses(answer))),
+            bullets("What the numbers say" if answer.best else "What would fit", advise(answer)),
+            _paste(override),
+            bullets("Assumed", assumptions(question)),
+            bullets("Expected error", expected_errors(question)),
         ),
-        sections="\n".join(section for section in sections if section),
         footer=f"{answer.considered} layouts considered in {answer.seconds:.2f} s. Hover over a bar for its figure.",
     )
 
@@ -72,21 +67,8 @@ def plan_page(answer: Answer, *, top: int = 10, override: str | None = None) -> 
 def _table(rows: Sequence[Candidate]) -> str:
     if not rows:
         return ""
-    head = "".join(f"<th{_side(name)}>{escape(name)}</th>" for name in COLUMNS)
-    best = ' class="best"'
-    body = "".join(
-        f"<tr{'' if place else best}>"
-        + "".join(f"<td{_side(name)}>{escape(cell)}</td>" for name, cell in zip(COLUMNS, cells, strict=True))
-        + "</tr>"
-        for place, cells in enumerate(table_rows(rows))
-    )
-    return (
-        f'<h2>Layouts</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
-
-
-def _side(name: str) -> str:
-    return f' class="left {name}"' if name in LEFT else ""
+    classes = {place: f"left {name}" for place, name in enumerate(COLUMNS) if name in LEFT}
+    return f"<h2>Layouts</h2>{table(COLUMNS, table_rows(rows), classes, marked=(0,))}"
 
 
 def _memory(answer: Answer, shown: Sequence[Candidate]) -> str:
@@ -147,14 +129,5 @@ def _pipeline(rows: Sequence[Candidate]) -> str:
     )
 
 
-def _list(title: str, lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<h2>{escape(title)}</h2><ul>{items}</ul>" if items else ""
-
-
 def _paste(override: str | None) -> str:
     return f"<h2>To use the best, add</h2><pre>{escape(override)}</pre>" if override else ""
-
-
-def _resource(name: str) -> str:
-    return resources.files("meshwright.report").joinpath(name).read_text(encoding="utf-8")
