@@ -11,13 +11,14 @@ from meshwright.spec.support import DEVICES
 from meshwright.spec.training import Precision
 
 NPU = KINDS["npu"]
+STATS = (("allocated", "current", 5), ("allocated", "peak", 7), ("reserved", "current", 9), ("reserved", "peak", 11))
 
 
 @pytest.fixture
 def npu(monkeypatch):
     """torch.accelerator as torch_npu makes it look."""
     chosen = []
-    stats = {"allocated_bytes.all.peak": 7, "reserved_bytes.all.peak": 11}
+    stats = {f"{kind}_bytes.all.{when}": size for kind, when, size in STATS}
     for name, value in {
         "is_available": lambda: True,
         "current_accelerator": lambda: SimpleNamespace(type="npu"),

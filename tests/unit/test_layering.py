@@ -22,8 +22,8 @@ BELOW = {
     "model": {"spec"},
     "parallel": {"spec", "model"},
     "train": {"spec", "config", "data", "launch", "checkpoint", "model", "parallel"},
-    "diagnose": {"spec", "config", "plan", "launch", "parallel", "train"},
     "dryrun": {"spec", "config", "plan", "data", "model", "parallel", "train"},
+    "diagnose": {"spec", "config", "data", "plan", "launch", "checkpoint", "parallel", "train", "dryrun"},
 }
 """What each package may import besides itself. The verbs (cli) stand above all."""
 WITHOUT_TORCH = {"spec", "config", "plan"}

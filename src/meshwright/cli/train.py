@@ -101,10 +101,11 @@ def _command(args: argparse.Namespace) -> str:
 
 def _be_a_rank(args: argparse.Namespace) -> int:
     """Under torchrun: check like the launcher does, on every rank, then train."""
+    from meshwright.cli import rank
     from meshwright.config.load import load_config
     from meshwright.config.run import resolve
     from meshwright.launch.failure import record_failure
-    from meshwright.train import preflight, worker
+    from meshwright.train import preflight
 
     if args.nproc_per_node is not None or args.nnodes != 1 or args.rdzv_endpoint is not None:
         raise _RequestError("under torchrun the ranks and nodes are torchrun's: give it --nproc-per-node, --nnodes")
@@ -112,7 +113,7 @@ def _be_a_rank(args: argparse.Namespace) -> int:
     if messages := preflight.check(the_run):
         raise _RequestError(*messages)
     try:
-        worker.main([str(args.config), *args.overrides])
+        rank.main([str(args.config), *args.overrides])
     except Exception as exc:
         record_failure(exc)
         sys.stdout.flush()

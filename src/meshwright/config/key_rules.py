@@ -31,6 +31,18 @@ def key_violations(config: Config) -> list[Violation]:
             "keeping activations in host memory is not supported yet; recompute saves the same memory",
             "false",
         ),
+        (
+            config.monitor.track_memory and config.train.compile,
+            "monitor.track_memory",
+            "compiled blocks do not show their allocations; track without train.compile",
+            "false",
+        ),
+        (
+            config.monitor.memory_limit_gib is not None and not config.monitor.track_memory,
+            "monitor.memory_limit_gib",
+            "is held against what monitor.track_memory counts, which is off",
+            "null",
+        ),
         (first > last, "monitor.profile_steps", f"[{first}, {last}] ends before it starts", f"[{last}, {first}]"),
     )
     return [

@@ -195,6 +195,12 @@ class MonitorConfig(Section):
     profile_steps: tuple[Count, Count] | None = entry(
         None, "First and last optimizer step traced by the profiler; null traces nothing."
     )
+    track_memory: bool = entry(
+        False, "On a CPU, follow every tensor and compare the peak with the plan; accelerators always do. Costs time."
+    )
+    memory_limit_gib: Positive | None = entry(
+        None, "With track_memory: GiB of live tensors per rank above which the run is out of memory; null is no limit."
+    )
 
 
 class Config(Section):

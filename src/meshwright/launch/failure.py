@@ -84,6 +84,11 @@ def set_position(step: int | None = None, phase: str | None = None) -> None:
     position.write(step, phase)
 
 
+def noted_position() -> tuple[int | None, str | None]:
+    """The step and phase that were noted last."""
+    return _position
+
+
 def record_failure(
     exc: BaseException, rank: int | None = None, step: int | None = None, phase: str | None = None
 ) -> Failure:
@@ -96,7 +101,7 @@ def record_failure(
         step=_position[0] if step is None else step,
         phase=phase or _position[1],
         time=time.time(),
-        error="".join(traceback.format_exception_only(exc)).strip(),
+        error=_message(exc),
         traceback="".join(traceback.format_exception(exc)),
         communication=is_communication_error(exc),
     )
@@ -107,6 +112,13 @@ def record_failure(
         sys.stderr.write(f"{failure.traceback}{failure.where()}: {failure.error}\n")
         sys.stderr.flush()
     return failure
+
+
+def _message(exc: BaseException) -> str:
+    """``ValueError: ...``; notes that were added to the error are part of its traceback and told there."""
+    told = traceback.TracebackException.from_exception(exc)
+    told.__notes__ = None
+    return "".join(told.format_exception_only()).strip()
 
 
 def is_communication_error(exc: BaseException) -> bool:

@@ -20,7 +20,7 @@ from meshwright.launch.stop import StopForwarder
 if TYPE_CHECKING:
     from meshwright.launch.neighbours import Neighbours
 
-WORKER_MODULE = "meshwright.train.worker"
+WORKER_MODULE = "meshwright.cli.rank"
 
 
 def launch(

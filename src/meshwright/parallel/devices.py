@@ -114,25 +114,37 @@ class HostCopy:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """Memory of one device in bytes: peak of live tensors, peak the allocator held, and the device's size.
+    """Memory of one device in bytes.
 
-    On a CPU the peak is that of the process's resident set and the size that of the machine.
+    On a CPU allocated and reserved are both the process's resident set; free and total are the machine's.
+
+    Attributes:
+        allocated / peak_allocated: live tensors, now and at most since the process started.
+        reserved / peak_reserved: what the allocator holds, likewise.
+        free: what nobody holds.
+        total: the device's size.
     """
 
+    allocated: int
     peak_allocated: int
+    reserved: int
     peak_reserved: int
+    free: int
     total: int
 
 
 def memory_use(kind: DeviceKind, device: torch.device) -> MemoryUse:
-    """Peaks since the start of the process."""
+    """Use now; peaks since the start of the process."""
     if not kind.memory_stats:
         return _process_memory()
     stats = torch.accelerator.memory_stats(device)
-    total = torch.accelerator.get_memory_info(device)[1]
+    free, total = torch.accelerator.get_memory_info(device)
     return MemoryUse(
+        allocated=stats["allocated_bytes.all.current"],
         peak_allocated=stats["allocated_bytes.all.peak"],
+        reserved=stats["reserved_bytes.all.current"],
         peak_reserved=stats["reserved_bytes.all.peak"],
+        free=free,
         total=total,
     )
 
@@ -144,4 +156,12 @@ def _process_memory() -> MemoryUse:
 
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return MemoryUse(peak_allocated=peak, peak_reserved=peak, total=psutil.virtual_memory().total)
+    now, machine = psutil.Process().memory_info().rss, psutil.virtual_memory()
+    return MemoryUse(
+        allocated=now,
+        peak_allocated=peak,
+        reserved=now,
+        peak_reserved=peak,
+        free=machine.available,
+        total=machine.total,
+    )

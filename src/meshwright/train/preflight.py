@@ -38,6 +38,8 @@ def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
 
 def _device_problems(run: Run, kind: DeviceKind) -> list[str]:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", run.layout.world_size))
+    if run.config.monitor.track_memory and kind.name != "cpu":
+        return [f"monitor.track_memory: is for CPUs; the allocator of {kind.name} counts and is compared in every run"]
     if kind.name == "cpu" or local <= torch.accelerator.device_count():
         return []
     return [f"{local} ranks on this node, but it has {torch.accelerator.device_count()} {kind.name} devices"]

@@ -16,7 +16,7 @@ from meshwright.data.loader import Batch, build_eval_loader, build_loader
 from meshwright.data.order import GlobalOrder
 from meshwright.launch.agreement import agree
 from meshwright.launch.failure import set_position
-from meshwright.parallel.devices import GIB, DeviceKind, HostCopy, device_name, memory_use
+from meshwright.parallel.devices import DeviceKind, HostCopy, device_name
 from meshwright.parallel.precision import Formats, formats
 from meshwright.spec.catalogue import peak_flops
 from meshwright.spec.flops import flops_per_token
@@ -26,6 +26,7 @@ from meshwright.train.build import build_state
 from meshwright.train.checkpointing import Counters
 from meshwright.train.folders import run_folder
 from meshwright.train.inputs import Resume, Start, eval_dataset, find_start, total_steps, train_dataset
+from meshwright.train.memory import RunMemory
 from meshwright.train.metrics import JsonlSink, Sink, SpeedMeter, StepTime, TensorBoardSink, step_line
 from meshwright.train.nonfinite import NonFiniteError, explain, locate
 from meshwright.train.pretrained import pretrained_weights
@@ -59,10 +60,20 @@ class Trainer:
         kind: family of devices.
         device: this rank's device.
         signals: what this process caught of signals that ask to stop; by default none are.
+        memory: what is told of memory; by default what the device's allocator counts.
     """
 
-    def __init__(self, run: Run, *, kind: DeviceKind, device: torch.device, signals: StopSignals | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        kind: DeviceKind,
+        device: torch.device,
+        signals: StopSignals | None = None,
+        memory: RunMemory | None = None,
+    ) -> None:
         self.run, self.kind, self.device = run, kind, device
+        self.memory = memory or RunMemory(run, kind, device)
         self.first = dist.get_rank() == 0
         self.folder = run_folder(run.config)
         self.data = train_dataset(run)
@@ -83,6 +94,7 @@ class Trainer:
             chosen=self.formats,
             initial=self.pretrained.initial if self.pretrained else None,
         )
+        self.memory.follow(self.state)
         self.counters = Counters()
         self.run_id = self._shared(uuid.uuid4().hex)
         self._overflows = 0
@@ -135,6 +147,7 @@ class Trainer:
                 batch = self._to_device(next(loader))
                 waited = time.perf_counter() - started
                 set_position(step, "forward and backward")
+                self.memory.begin_step(batch)
                 outcome = train_step(self.state, batch, self._learning_rate(step))
                 self.counters.step = step
                 self.counters.tokens += train.tokens_per_step
@@ -209,6 +222,8 @@ class Trainer:
         self._meter.count(StepTime(seconds=pending.seconds, waited=pending.waited, supervised=supervised))
         reason = NO_TOKENS if unsupervised else OVERFLOW if overflow else None
         self._report(pending.step, loss, norm, scale, skipped=reason)
+        if line := self.memory.step_done(last=pending.step == self.total_steps):
+            self._say(line)
 
     def _report(self, step: int, loss: float, norm: float, scale: float, *, skipped: str | None) -> None:
         if not self.first:
@@ -227,7 +242,7 @@ class Trainer:
             metrics["train/grad_norm"] = norm
         if self.state.loss_scale.dynamic:
             metrics |= {"train/loss_scale": scale, "train/skipped_steps": counters.skipped}
-        metrics |= self._meter.read(self.total_steps - step) | self._memory()
+        metrics |= self._meter.read(self.total_steps - step) | self.memory.metrics()
         self._write(step, metrics)
         note = f"  {skipped}: step skipped" if skipped else ""
         if note or step % self.run.config.monitor.log_steps == 0 or step in (1, self.total_steps):
@@ -348,14 +363,6 @@ class Trainer:
             peak_flops=peak_flops(device_name(self.kind, self.device)),
             window=self.run.config.monitor.log_steps,
         )
-
-    def _memory(self) -> dict[str, float]:
-        use = memory_use(self.kind, self.device)
-        return {
-            "memory/peak_gib": use.peak_allocated / GIB,
-            "memory/peak_reserved_gib": use.peak_reserved / GIB,
-            "memory/peak_pct": 100 * use.peak_reserved / use.total,
-        }
 
     def _write(self, step: int, metrics: dict[str, float]) -> None:
         for sink in self._sinks:

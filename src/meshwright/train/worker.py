@@ -1,28 +1,37 @@
-"""What each rank runs: ``python -m meshwright.train.worker CONFIG [key.path=value ...]`` under a launcher."""
+"""What each rank does: join the others, train, leave. `meshwright.cli.rank` is the module that a launcher starts."""
 
 import os
 import shlex
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshwright.config.load import load_config
 from meshwright.config.run import config_hash, resolve
 from meshwright.launch.failure import set_position
 
+if TYPE_CHECKING:
+    from meshwright.train.memory import MakeMemory
+
 COMMAND = "MESHWRIGHT_COMMAND"
 """Environment variable with the command line that a launcher was started with."""
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Train this rank's part of the run; a failure leaves as the exception that it is."""
+def main(arguments: Sequence[str], make_memory: "MakeMemory | None" = None) -> None:
+    """Train this rank's part of the run; a failure leaves as the exception that it is.
+
+    Args:
+        arguments: the config and what overrides it.
+        make_memory: what is told of memory; by default what the device's allocator counts.
+    """
     import torch
     import torch.distributed as dist
 
     from meshwright.launch.agreement import agree, run_facts
     from meshwright.parallel.devices import keep_freed_memory, local_device, local_device_kind
     from meshwright.train.build import init_process_group
+    from meshwright.train.memory import RunMemory
     from meshwright.train.stopping import StopSignals
     from meshwright.train.trainer import Trainer
 
@@ -39,7 +48,9 @@ def main(arguments: Sequence[str]) -> None:
     set_position(phase="compare ranks")
     agree(run_facts(config_hash(run)))
     set_position(phase="open data")
-    stopped = Trainer(run, kind=kind, device=device, signals=signals).fit()
+    memory = (make_memory or RunMemory)(run, kind, device)
+    with memory.watching():
+        stopped = Trainer(run, kind=kind, device=device, signals=signals, memory=memory).fit()
     if stopped and dist.get_rank() == 0:
         print(f"to go on: {resume_command(arguments, run.config.checkpoint.resume)}", flush=True)
     dist.barrier()
@@ -59,7 +70,3 @@ def quiet_torch() -> None:
     """Silence warnings that say nothing to a user of Meshwright."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\\..*")
     warnings.filterwarnings("ignore", message=".*_StridedShard.*")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
