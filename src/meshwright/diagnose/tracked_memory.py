@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from meshwright.dryrun.execute import observe
 from meshwright.dryrun.position import Position
 from meshwright.dryrun.tape import Event, Moment, Record, Tape
 from meshwright.dryrun.target import target
-from meshwright.dryrun.tracker import MemoryTracker
+from meshwright.dryrun.tracker import MemoryTracker, Workspace
 from meshwright.parallel.devices import GIB, DeviceKind, MemoryUse
 from meshwright.plan.memory.report import Category as Planned
 from meshwright.train.step import TrainState
@@ -36,6 +37,15 @@ PLANNED: Mapping[Category, Planned] = {
     "workspaces": "temporaries",
 }
 """Where the plan counts what the tracker tells apart."""
+_c10d, _functional = torch.ops.c10d, torch.ops._c10d_functional
+GLOO_COPIES: Mapping[Any, Workspace] = {
+    _c10d._allgather_base_.default: lambda args, _result: args[0].nbytes,
+    _c10d._reduce_scatter_base_.default: lambda args, _result: args[1].nbytes,
+    _functional.all_gather_into_tensor.default: lambda _args, result: result.nbytes,
+    _functional.reduce_scatter_tensor.default: lambda args, _result: args[0].nbytes,
+}
+"""gloo gathers into a copy of the result and reduces in a copy of its input: torch/csrc/distributed/c10d,
+ProcessGroupGloo.cpp, _allgather_base and _reduce_scatter_base."""
 
 
 class OutOfMemory(MemoryError):
@@ -92,7 +102,7 @@ class TrackedMemory(WatchedMemory):
         super().__init__(run, kind, device)
         self.comparable = True
         self._position = Position()
-        self._tracker = MemoryTracker(self._position, workspaces=target("cpu").workspaces)
+        self._tracker = MemoryTracker(self._position, workspaces={**target("cpu").workspaces, **GLOO_COPIES})
         self._tracker.tape = Tape(events=self.live)
         self._begun = False
 
