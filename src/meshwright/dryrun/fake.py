@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDispatchCache
 
 _META = torch.device("meta")
+_VIEW, _UNSAFE_VIEW = torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default
 
 
 class QuickFakeMode(FakeTensorMode):
@@ -24,7 +25,11 @@ class QuickFakeMode(FakeTensorMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.dispatch(func, types, args, kwargs or {})
+        if func.namespace == "profiler":
+            # Named stretches of time, without tensors.
+            return func(*args, **(kwargs or {}))
+        # The same to a fake tensor, but remembered.
+        return self.dispatch(_VIEW if func is _UNSAFE_VIEW else func, types, args, kwargs or {})
 
     def _prep_args_for_hash(self, result: list[Any], args: Any, state: Any, id_hashed_objects: list[Any]) -> None:
         """Append to ``result`` what decides about the operator's result."""

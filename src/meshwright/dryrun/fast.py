@@ -1,35 +1,23 @@
-"""A dry run from a few small ones: memory, traffic and FLOPs are linear in layers and micro-batches.
+"""A dry run at a fraction of the cost: what is small is run, the rest extrapolated from small runs.
 
-The axes are the layers of the stage, the micro-batches that it holds at a time, and those of a step beyond them, each
-of which brings its tokens and receive buffers. First steps are enough: later ones need the same (a test says so).
+First steps are enough: later ones need the same (a test says so).
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
-from meshwright.dryrun.allocator import replay
-from meshwright.dryrun.analysis import Peak, StepMemory, step_memory
-from meshwright.dryrun.execute import execute
-from meshwright.dryrun.reduced import LEAST_IN_FLIGHT, Problem, Shape, few_layers, own_group, reduce, wide_layers
+from meshwright.dryrun.analysis import Peak, StepMemory
+from meshwright.dryrun.found import Found, run_whole
+from meshwright.dryrun.reduced import Problem, Shape, layers_alike, own_group, reduce
+from meshwright.dryrun.small_runs import SmallRuns
 from meshwright.dryrun.tape import Phase, Tape
 from meshwright.dryrun.target import Target
 from meshwright.dryrun.traffic import Message, Traffic
 
-Key = TypeVar("Key", bound=Hashable)
+AFFORDABLE = 160
+"""Layers x micro-batches that are run rather than extrapolated: a few seconds on one core."""
 ALL_LAYERS = "layers"
-SETTLED = 2
-"""Micro-batches past those in flight until every further one does the same."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a rank does in a step. ``reserved``: by kind of segments, empty without a caching allocator."""
-
-    memory: StepMemory
-    reserved: Mapping[str, int]
-    traffic: Traffic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,99 +29,26 @@ class Point:
     places: Mapping[tuple[Phase, str], int]
 
 
-def estimate(problem: Problem, on: Target) -> Found:
-    """Run small and extrapolate; see `reduced.layers_alike`."""
-    plan = _Plan(problem)
-    points = {shape: _point(problem, shape, on) for shape in plan.shapes}
-    memory = _memory(plan, points, problem)
+def estimate(problem: Problem, on: Target, affordable: int = AFFORDABLE) -> Found:
+    """One step: all of it where that is affordable or layers differ, else extrapolated."""
+    if len(problem.layers) * problem.micro_batches <= affordable or not layers_alike(problem):
+        return run_whole(problem, on, steps=1)
+    runs = SmallRuns(problem, affordable)
+    points = {shape: _point(problem, shape, on) for shape in runs.shapes}
+    memory = _memory(runs, points, problem)
     return Found(
         memory=memory,
-        reserved=_reserved(plan, points, problem, on, memory.peak.bytes),
-        traffic=_traffic(plan, points, problem),
+        reserved=_reserved(runs, points, problem, on, memory.peak.bytes),
+        traffic=_traffic(runs, points, problem),
+        execution=None,
     )
-
-
-class _Plan:
-    """Which small runs to make, and how numbers follow from theirs.
-
-    Two numbers of layers times two lengths of the step; and where those differ in what is in flight, one run more for
-    what a micro-batch beyond that brings.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self.stage = len(problem.layers)
-        self.whole, self.micro_batches = problem.in_flight, problem.micro_batches
-        further = self.micro_batches - self.whole
-        least = LEAST_IN_FLIGHT + (problem.layout.pipeline_schedule == "gpipe")
-        self.layers = few_layers(problem)
-        self.flights: tuple[int, ...] = (least, least + 1) if self.whole > least + 1 else (self.whole,)
-        self.extras: tuple[int, ...] = (SETTLED, SETTLED + 1) if further > SETTLED + 1 else (further,)
-        extras = self.extras[:1] if len(self.flights) == 2 else self.extras
-        self.steps = [(flight, extra) for flight in self.flights for extra in extras]
-
-    @property
-    def shapes(self) -> list[Shape]:
-        """The small runs, the one nearest to the whole last."""
-        more = [_shape(self.layers[0], self.flights[0], self.extras[1])] if self._lengthened else []
-        return more + [_shape(layers, *step) for layers in self.layers for step in self.steps]
-
-    @property
-    def _lengthened(self) -> bool:
-        return len(self.flights) == 2 and len(self.extras) == 2
-
-    def held(self, runs: Mapping[Shape, Mapping[Key, int]]) -> dict[Key, int]:
-        """Bytes that live at a time, of the whole run; a name that a small run lacks is 0 there."""
-        if len(self.flights) == 1:
-            return self._values(runs, [extra for _, extra in self.steps], self.micro_batches - self.whole)
-        found = self._values(runs, self.flights, self.whole)
-        if self._lengthened:
-            longer = runs[_shape(self.layers[0], self.flights[0], self.extras[1])]
-            shorter = runs[_shape(self.layers[0], self.flights[0], self.extras[0])]
-            beyond = self.micro_batches - self.whole - self.extras[0]
-            found = {key: size + beyond * (longer.get(key, 0) - shorter.get(key, 0)) for key, size in found.items()}
-        return found
-
-    def done(self, runs: Mapping[Shape, Mapping[Key, int]]) -> dict[Key, int]:
-        """What adds up over the step, of the whole run."""
-        return self._values(runs, [flight + extra for flight, extra in self.steps], self.micro_batches)
-
-    def _values(self, runs: Mapping[Shape, Mapping[Key, int]], places: Sequence[int], place: int) -> dict[Key, int]:
-        names = dict.fromkeys(name for values in runs.values() for name in values)
-
-        def value(name: Key) -> int:
-            by_layers = [
-                _line(places, [runs[_shape(layers, *step)].get(name, 0) for step in self.steps], place)
-                for layers in self.layers
-            ]
-            return round(_line(self.layers, by_layers, self.stage))
-
-        return {name: value(name) for name in names}
-
-
-def _shape(layers: int, in_flight: int, extra: int) -> Shape:
-    return Shape(layers=layers, in_flight=in_flight, micro_batches=in_flight + extra)
-
-
-def _line(places: Sequence[int], heights: Sequence[float], place: int) -> float:
-    """Height at a place of the line through one or two points."""
-    if len(places) == 1:
-        return heights[0]
-    slope = (heights[1] - heights[0]) / (places[1] - places[0])
-    return heights[0] + slope * (place - places[0])
-
-
-def reserved_peaks(tape: Tape, on: Target) -> dict[str, int]:
-    """Bytes that the device's caching allocator holds at most, by kind of segments."""
-    kinds = {"native": False, "expandable": True} if on.cached else {}
-    return {name: replay(tape, expandable=expandable).peak_reserved for name, expandable in kinds.items()}
 
 
 def _point(problem: Problem, shape: Shape, on: Target) -> Point:
     small = reduce(problem, shape)
-    execution = execute(small.model, small.layout, small.train, small.rank, on=on, steps=1)
-    tape = execution.tape
-    found = Found(memory=step_memory(tape), reserved=reserved_peaks(tape, on), traffic=execution.traffic)
-    return Point(problem=small, found=found, places=_place_peaks(tape, small))
+    found = run_whole(small, on, steps=1)
+    assert found.execution is not None
+    return Point(problem=small, found=found, places=_place_peaks(found.execution.tape, small))
 
 
 def _place_peaks(tape: Tape, problem: Problem) -> dict[tuple[Phase, str], int]:
@@ -154,33 +69,33 @@ def _places(module: str, problem: Problem) -> list[str]:
     """Where in the model a module stands, told alike of few and of many layers; none for a layer in the middle.
 
     The worst moment of a phase may be another one in the whole run than in a small one; that of a place is the same.
+    Layers whose messages travel together (`parallel.zero`: groups are cut from the bottom, the rest is at the top)
+    share their moments: told are those of the bottom group and of the two at the top.
     """
     first, _, rest = module.partition(".")
     if first != ALL_LAYERS:
         return [first]
+    number, group = len(problem.layers), problem.layout.comm_fusion
     index = problem.layers.index(int(rest.partition(".")[0]))
-    ends = {"bottom layer": 0, "next to top layer": len(problem.layers) - 2, "top layer": len(problem.layers) - 1}
-    return [name for name, at in ends.items() if at == index]
+    top_two = group + (number % group or group)
+    bottom = [f"layer {index}"] if index < group else []
+    top = [f"layer {index - number} from the end"] if index >= number - top_two else []
+    return bottom + top
 
 
 def _reserved(
-    plan: _Plan, points: Mapping[Shape, Point], problem: Problem, on: Target, allocated: int
+    runs: SmallRuns, points: Mapping[Shape, Point], problem: Problem, on: Target, allocated: int
 ) -> dict[str, int]:
-    """What the allocator holds: beyond live tensors, about as much as in a short step of as many layers.
+    """What the allocator holds: beyond live tensors, about as much as in a short step, along layers.
 
     Segments come in steps of 2 and 20 MiB, too coarse to extrapolate along every axis.
     """
     if not on.cached:
         return {}
-    small = _shape(plan.layers[-1], *plan.steps[0])
-    wide = _shape(wide_layers(problem), *plan.steps[0])
-    slacks = {shape: _slack(points.get(shape) or _point(problem, shape, on)) for shape in (small, wide)}
-    if plan.stage <= wide.layers or wide == small:
-        return {name: allocated + slack for name, slack in slacks[wide].items()}
-    places = (small.layers, wide.layers)
+    slacks = {shape: _slack(points.get(shape) or _point(problem, shape, on)) for shape in runs.slack_shapes}
+    names = next(iter(slacks.values()))
     return {
-        name: allocated + round(_line(places, [slacks[small][name], slack], plan.stage))
-        for name, slack in slacks[wide].items()
+        name: allocated + runs.along_layers({shape: slack[name] for shape, slack in slacks.items()}) for name in names
     }
 
 
@@ -189,25 +104,25 @@ def _slack(point: Point) -> dict[str, int]:
     return {name: reserved - allocated for name, reserved in point.found.reserved.items()}
 
 
-def _memory(plan: _Plan, points: Mapping[Shape, Point], problem: Problem) -> StepMemory:
-    last = points[plan.shapes[-1]]
-    phases = {phase: _peak(plan, points, problem, phase, last) for phase in last.found.memory.phases}
-    before = plan.held({shape: {"": point.found.memory.before} for shape, point in points.items()})
+def _memory(runs: SmallRuns, points: Mapping[Shape, Point], problem: Problem) -> StepMemory:
+    last = points[runs.shapes[-1]]
+    phases = {phase: _peak(runs, points, problem, phase, last) for phase in last.found.memory.phases}
+    before = runs.held({shape: {"": point.found.memory.before} for shape, point in points.items()})
     return StepMemory(before=before[""], phases=phases)
 
 
-def _peak(plan: _Plan, points: Mapping[Shape, Point], problem: Problem, phase: Phase, last: Point) -> Peak:
+def _peak(runs: SmallRuns, points: Mapping[Shape, Point], problem: Problem, phase: Phase, last: Point) -> Peak:
     peaks = {shape: point.found.memory.phases[phase] for shape, point in points.items()}
-    places = plan.held({shape: point.places for shape, point in points.items()})
+    places = runs.held({shape: point.places for shape, point in points.items()})
     everywhere = set.intersection(*(set(point.places) for point in points.values()))
-    seen = peaks[plan.shapes[-1]]
+    seen = peaks[runs.shapes[-1]]
     # The parts are those of the small runs' worst moments: where the whole run's is another, they add up roughly only.
     return Peak(
         bytes=max(places[key] for key in everywhere if key[0] == phase),
         moment=seen.moment._replace(module=_module(seen.moment.module, last.problem, problem), micro_batch=-1),
         event=seen.event,
-        categories=plan.held({shape: peak.categories for shape, peak in peaks.items()}),
-        modules=plan.held({shape: _layers_together(peak.modules) for shape, peak in peaks.items()}),
+        categories=runs.held({shape: peak.categories for shape, peak in peaks.items()}),
+        modules=runs.held({shape: _layers_together(peak.modules) for shape, peak in peaks.items()}),
     )
 
 
@@ -229,16 +144,16 @@ def _layers_together(modules: Mapping[str, int]) -> dict[str, int]:
     return dict(sums)
 
 
-def _traffic(plan: _Plan, points: Mapping[Shape, Point], problem: Problem) -> Traffic:
+def _traffic(runs: SmallRuns, points: Mapping[Shape, Point], problem: Problem) -> Traffic:
     counts, sizes = {}, {}
     for shape, point in points.items():
         own = {(m.kind, own_group(m.ranks, point.problem, problem)): m for m in point.found.traffic.messages}
         counts[shape] = {key: message.count for key, message in own.items()}
         sizes[shape] = {key: message.bytes for key, message in own.items()}
-    bytes_ = plan.done(sizes)
+    bytes_ = runs.done(sizes)
     messages = [
         Message(kind=kind, ranks=ranks, count=count, bytes=bytes_[kind, ranks])
-        for (kind, ranks), count in plan.done(counts).items()
+        for (kind, ranks), count in runs.done(counts).items()
     ]
-    flops = plan.done({shape: {"": point.found.traffic.flops} for shape, point in points.items()})
+    flops = runs.done({shape: {"": point.found.traffic.flops} for shape, point in points.items()})
     return Traffic(messages=tuple(sorted(messages, key=lambda message: -message.bytes)), flops=flops[""])

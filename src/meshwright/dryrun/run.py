@@ -4,12 +4,13 @@ import time
 from dataclasses import dataclass
 
 from meshwright.config.run import Run
-from meshwright.dryrun.analysis import StepMemory, step_memory
-from meshwright.dryrun.execute import Execution, execute
-from meshwright.dryrun.fast import Found, estimate, reserved_peaks
-from meshwright.dryrun.reduced import Problem, layers_alike
+from meshwright.dryrun.analysis import StepMemory
+from meshwright.dryrun.execute import Execution
+from meshwright.dryrun.fast import estimate
+from meshwright.dryrun.found import run_whole
+from meshwright.dryrun.reduced import Problem
 from meshwright.dryrun.refuse import check
-from meshwright.dryrun.target import Target, TargetName, target
+from meshwright.dryrun.target import TargetName, target
 from meshwright.dryrun.traffic import Traffic
 from meshwright.spec.cluster import DeviceFamily
 from meshwright.spec.layout import Coordinates, Layout
@@ -76,7 +77,7 @@ def dry_run(
         target_name: ``cuda`` chooses CUDA's kernels, workspaces, rounding and allocator; ``cpu`` is exact for a CPU.
         family: of CUDA devices.
         steps: optimizer steps to make; the last is reported.
-        fast: run a few layers and micro-batches and extrapolate, where the layers of the stage are alike.
+        fast: make one step only; a long one, of layers that are alike, is extrapolated from small runs.
 
     Raises:
         DryRunRefused: training would refuse the run, or a dry run cannot simulate it.
@@ -88,11 +89,7 @@ def dry_run(
     on = target(target_name, family)
     problem = Problem(model=model, layout=layout, train=train, rank=rank)
     started = time.perf_counter()
-    if fast and layers_alike(problem):
-        found, execution = estimate(problem, on), None
-    else:
-        execution = execute(model, layout, train, rank, on=on, steps=steps)
-        found = _measured(execution, on)
+    found = estimate(problem, on) if fast else run_whole(problem, on, steps=steps)
     return DryRun(
         rank=rank,
         at=problem.at,
@@ -101,9 +98,9 @@ def dry_run(
         memory=found.memory,
         reserved=Reserved(**found.reserved) if found.reserved else None,
         traffic=found.traffic,
-        estimated=execution is None,
+        estimated=found.execution is None,
         seconds=time.perf_counter() - started,
-        execution=execution,
+        execution=found.execution,
     )
 
 
@@ -111,8 +108,3 @@ def stage_ranks(layout: Layout) -> tuple[int, ...]:
     """One rank for each pipeline stage: the ranks of a stage hold parts of equal sizes and do the same."""
     stages = range(layout.pipeline_stage)
     return tuple(layout.rank(Coordinates(data=0, pipeline=stage, context=0, model=0)) for stage in stages)
-
-
-def _measured(execution: Execution, on: Target) -> Found:
-    tape = execution.tape
-    return Found(memory=step_memory(tape), reserved=reserved_peaks(tape, on), traffic=execution.traffic)
