@@ -67,6 +67,7 @@ def body(root: Path, notes: Path, beside: bool) -> None:
     rank = dist.get_rank()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     background = BackgroundSaver(dist.new_group(backend="gloo"), torch.device("cpu")) if beside else None
+    placements = [Replicate(), *[Shard(0)] * (TENSORS - 1)]
     file = os.open(notes / str(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     found = store.find_latest(root, RUN_ID)
     step = found.step or 0
@@ -75,8 +76,9 @@ def body(root: Path, notes: Path, beside: bool) -> None:
     while True:
         step += 1
         tensors = {
-            f"w{number}": distribute_tensor(values(number, step), mesh, [Replicate() if number == 0 else Shard(0)])
-            for number in range(TENSORS)
+            # Without a source every rank cuts its own copy: only saves talk to other ranks.
+            f"w{number}": distribute_tensor(values(number, step), mesh, [placement], src_data_rank=None)
+            for number, placement in enumerate(placements)
         }
         what = {"tensors": tensors, "state": {"step": step}, "rank_state": {"rank": rank}, "run_id": RUN_ID}
         os.write(file, f"begin {step}\n".encode())
