@@ -1,5 +1,7 @@
 """A checkpoint cut offline for another layout holds the same values in the blocks that layout's ranks save (B-17)."""
 
+import functools
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,15 +46,29 @@ def blocks(checkpoint: Path) -> dict[str, set]:
     return {name: {(tuple(c.offsets), tuple(c.sizes)) for c in entry.chunks} for name, entry in entries.items()}
 
 
-@pytest.mark.parametrize("layout", NAMES)
-@pytest.mark.parametrize("tied", [False, True])
-def test_blocks_and_values_are_those_of_a_save_on_that_layout(tmp_path, capsys, layout, tied):
-    sections = {"model": {"tie_word_embeddings": tied}, "train": {"train_steps": 1}}
-    source_layout = "dp2_zero3" if layout == "one" else "one"
-    for name in (source_layout, layout):
-        go(tmp_path, name, output_dir=str(tmp_path / name), **sections)
-    source = tmp_path / source_layout / "checkpoints" / "step-00000001"
-    saved = tmp_path / layout / "checkpoints" / "step-00000001"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The checkpoint that a run of one step on a layout saves, made once."""
+    folder = tmp_path_factory.mktemp("saved")
+
+    @functools.cache
+    def make(layout: str, tied: bool) -> Path:
+        out = folder / f"{layout}-{tied}"
+        sections = {"model": {"tie_word_embeddings": tied}, "train": {"train_steps": 1}}
+        go(folder, layout, output_dir=str(out), **sections)
+        return out / "checkpoints" / "step-00000001"
+
+    return make
+
+
+# Of a tied model a stage has a copy of the embedding, which is saved once.
+CASES = [*((layout, False) for layout in NAMES), ("dp2pp2_zero1", True), ("tp2pp2", True)]
+
+
+@pytest.mark.parametrize(("layout", "tied"), CASES)
+def test_blocks_and_values_are_those_of_a_save_on_that_layout(tmp_path, capsys, saved, layout, tied):
+    source = saved("dp2_zero3" if layout == "one" else "one", tied)
+    expected = saved(layout, tied)
     capsys.readouterr()
     command = ["checkpoint", "reshard", str(source), str(tmp_path / "new"), "--layout", NAMES[layout]]
     assert main(command) == 0
@@ -62,7 +78,7 @@ def test_blocks_and_values_are_those_of_a_save_on_that_layout(tmp_path, capsys, 
     before, after = content(source), content(made)
     assert before.keys() == after.keys()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    assert blocks(made) == blocks(saved)
+    assert blocks(made) == blocks(expected)
     # A file for each rank that has something to write, none larger than it must be.
     sizes = [file.stat().st_size for file in (made / "tensors").glob("*.distcp")]
     assert len(sizes) == ranks_of(layout)
@@ -93,19 +109,18 @@ def test_a_run_goes_on_from_what_was_resharded(tmp_path, capsys):
         ("dp2 zero4", "zero is 0 to 3"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(tmp_path, capsys, layout, told):
-    go(tmp_path, "one", "train.train_steps=1")
-    assert main(["checkpoint", "reshard", str(tmp_path / "out"), str(tmp_path / "new"), "--layout", layout]) == 2
+def test_a_layout_that_cannot_be_is_refused(tmp_path, capsys, saved, layout, told):
+    command = ["checkpoint", "reshard", str(saved("one", False)), str(tmp_path / "new"), "--layout", layout]
+    assert main(command) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
-def test_a_damaged_source_is_refused_and_nothing_is_left(tmp_path, capsys):
-    go(tmp_path, "one", "train.train_steps=1")
-    file = tmp_path / "out" / "checkpoints" / "step-00000001" / "tensors" / "__0_0.distcp"
+def test_a_damaged_source_is_refused_and_nothing_is_left(tmp_path, capsys, saved):
+    source = shutil.copytree(saved("one", False), tmp_path / "old")
+    file = source / "tensors" / "__0_0.distcp"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    source = str(tmp_path / "out" / "checkpoints" / "step-00000001")
-    assert main(["checkpoint", "reshard", source, str(tmp_path / "new"), "--layout", "tp2"]) == 1
+    assert main(["checkpoint", "reshard", str(source), str(tmp_path / "new"), "--layout", "tp2"]) == 1
     assert "is damaged: tensors/__0_0.distcp has the right size but a wrong checksum" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
@@ -127,7 +142,7 @@ sys.exit(code)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_memory_is_about_the_largest_tensor_twice(tmp_path):
-    sizes = {"num_layers": 1, "hidden_size": 1024, "intermediate_size": 256, "num_heads": 8, "num_kv_heads": 2}
+    sizes = {"num_layers": 1, "hidden_size": 512, "intermediate_size": 256, "num_heads": 8, "num_kv_heads": 2}
     model = sizes | {"vocab_size": 16384, "tie_word_embeddings": True}
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump({"model": model, "dataset": {"paths": ["x"]}}))
@@ -142,4 +157,4 @@ def test_memory_is_about_the_largest_tensor_twice(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout.splitlines()[-1])
-    assert peak < 2 * largest + 30e6 < 0.8 * whole
+    assert peak < 2 * largest + 20e6 < 0.8 * whole
