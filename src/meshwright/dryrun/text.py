@@ -33,7 +33,7 @@ def report(findings: Findings) -> list[str]:
     """The whole report."""
     worst = findings.worst
     unit = unit_for(worst.result.allocated)
-    lines = [headline(findings), *_run(findings), ""]
+    lines = [headline(findings), *setting(findings), ""]
     if len(findings.ranks) > 1:
         lines += [f"stages, {unit.name}", *aligned(stages(findings.ranks, unit), left=(6,)), ""]
         lines += [f"at the peak of each stage, {unit.name}", *aligned(by_stage(findings.ranks, unit)), ""]
@@ -47,7 +47,7 @@ def headline(findings: Findings) -> str:
     worst = findings.worst
     result, verdict = worst.result, worst.verdict
     unit = unit_for(result.allocated)
-    who = f"stage {result.at.pipeline} worst" if len(findings.ranks) > 1 else _name(worst)
+    who = f"stage {result.at.pipeline} worst" if len(findings.ranks) > 1 else rank_name(worst)
     parts = [f"{unit.named(result.allocated)} allocated"]
     if held := reserved(result, unit):
         about = "about " if result.estimated else ""
@@ -56,12 +56,14 @@ def headline(findings: Findings) -> str:
     return f"{who}: {', '.join(parts)}: {verdict.text}"
 
 
-def _name(found: RankFound) -> str:
+def rank_name(found: RankFound) -> str:
+    """``rank 8, stage 1 (layers 10-19)``."""
     result = found.result
     return f"rank {result.rank}, stage {result.at.pipeline} (layers {layers(result)})"
 
 
-def _run(findings: Findings) -> list[str]:
+def setting(findings: Findings) -> list[str]:
+    """What was run, on what."""
     run, cluster = findings.run, findings.cluster
     estimated = ["fast: extrapolated from small runs"] if findings.worst.result.estimated else []
     return [
@@ -73,7 +75,7 @@ def _run(findings: Findings) -> list[str]:
 
 def _rank(findings: Findings, found: RankFound, unit: Unit) -> Iterator[str]:
     result = found.result
-    yield f"{_name(found)}: peak {unit.named(result.allocated)} in {moment(result.memory.peak)}"
+    yield f"{rank_name(found)}: peak {unit.named(result.allocated)} in {moment(result.memory.peak)}"
     if result.reserved is not None:
         native, expandable = map(unit.named, (result.reserved.native, result.reserved.expandable))
         yield f"reserved: {native} in native segments, {expandable} in expandable segments"
