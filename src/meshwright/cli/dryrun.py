@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.cli import dryrun_files
+
 if TYPE_CHECKING:
     from meshwright.config.run import Run
     from meshwright.dryrun.findings import Findings, RankFound
@@ -34,6 +36,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--fast", action="store_true", help="run few layers and micro-batches and extrapolate")
     parser.add_argument("--levers", action="store_true", help="also dry-run the changes that would save most")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    dryrun_files.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,6 +56,7 @@ def _run(args: argparse.Namespace) -> int:
     from meshwright.config.run import resolve, smallest_world_size
     from meshwright.train.worker import quiet_torch
 
+    dryrun_files.check(args)
     quiet_torch()
     loaded = load_config(args.config, args.overrides)
     world_size = smallest_world_size(loaded.config) if args.world_size is None else args.world_size
@@ -62,6 +66,7 @@ def _run(args: argparse.Namespace) -> int:
     cluster = hardware_cluster(args.hardware, world_size)
     findings = _find(resolved, cluster, args)
     _show(findings, args)
+    dryrun_files.write(findings, args)
     return 0 if findings.fits else 1
 
 

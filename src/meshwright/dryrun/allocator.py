@@ -175,7 +175,7 @@ class CachingAllocator:
         self._reserve(bytes_, size)
         block = Block(bytes_, self._next_address, pool)
         # Segments never touch.
-        self._next_address += bytes_ + 1
+        self._next_address += bytes_ + BLOCK
         return block
 
     def _expanded(self, pool: Pool, size: int) -> Block:

@@ -40,7 +40,7 @@ def stacked_bars(bars: Sequence[Bar], *, unit: str, marks: Sequence[Mark] = (), 
     scale = (WIDTH - NAMES - RIGHT) / most
     top, height = 22, 22 + len(bars) * (BAR + GAP) + 24
     pieces = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">']
-    for value in _ticks(most):
+    for value in ticks(most):
         x = NAMES + value * scale
         pieces.append(f'<line class="grid" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{height - 20}"/>')
         pieces.append(f'<text class="soft" x="{x:.1f}" y="{height - 6}" text-anchor="middle">{value:g}</text>')
@@ -86,11 +86,18 @@ def timeline_svg(spans: Sequence[Span], seconds: float) -> str:
                 f'<text x="{x + width / 2:.2f}" y="{y + 14}" text-anchor="middle" style="fill:#fff;font-size:10px">'
                 f"{span.micro_batch}</text>"
             )
-    for value in _ticks(end):
+    for value in ticks(end):
         x = 80 + value * scale
         pieces.append(f'<text class="soft" x="{x:.1f}" y="{height - 5}" text-anchor="middle">{value:g}</text>')
     pieces.append(f'<text class="soft" x="{WIDTH - 4}" y="{height - 5}" text-anchor="end">s</text>')
     return "".join([*pieces, "</svg>"])
+
+
+def ticks(most: float) -> list[float]:
+    """Round values from 0, at most eight of them."""
+    power = 10.0 ** (len(f"{int(most)}") - 1) if most >= 1 else 10.0 ** -(len(f"{1 / most:.0f}"))
+    step = next(step for step in (power / 5, power / 2, power, power * 2, power * 5) if most / step <= 8)
+    return [step * index for index in range(int(most / step) + 1)]
 
 
 def _bar(bar: Bar, y: float, scale: float, unit: str) -> list[str]:
@@ -106,13 +113,6 @@ def _bar(bar: Bar, y: float, scale: float, unit: str) -> list[str]:
         x += value * scale
     pieces.append(f'<text x="{x + 6:.2f}" y="{y + 13}">{escape(bar.total)}</text>')
     return pieces
-
-
-def _ticks(most: float) -> list[float]:
-    """Round values from 0, at most eight of them."""
-    power = 10.0 ** (len(f"{int(most)}") - 1) if most >= 1 else 10.0 ** -(len(f"{1 / most:.0f}"))
-    step = next(step for step in (power / 5, power / 2, power, power * 2, power * 5) if most / step <= 8)
-    return [step * index for index in range(int(most / step) + 1)]
 
 
 def _shown_stages(number: int) -> list[int]:
