@@ -6,7 +6,7 @@ which kernels a device would choose (`target`).
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +116,17 @@ def observe(state: TrainState, position: Position, tracker: MemoryTracker) -> No
         tracker.tag(parameter, "weights", module)
         tracker.tag((optimizer.exp_avg[name], optimizer.exp_avg_sq[name]), "optimizer", module)
     executor.forward_backward = position.within("forward", "gradients", executor.forward_backward)
-    optimizer.step = position.within("optimizer", "gradients", optimizer.step)
+    optimizer.step = position.within("optimizer", "gradients", _naming_gradients(state, tracker, optimizer.step))
+
+
+def _naming_gradients(state: TrainState, tracker: MemoryTracker, update: Callable[..., Any]) -> Callable[..., Any]:
+    """``update``, before which the gradients that it finds are told: by what operators they came differs with ZeRO."""
+
+    def updated(*args: Any, **kwargs: Any) -> Any:
+        tracker.tag([parameter.grad for parameter in state.model.parameters()], "gradients")
+        return update(*args, **kwargs)
+
+    return updated
 
 
 def rank_batch(train: TrainSpec) -> Batch:
