@@ -175,6 +175,8 @@ def main() -> None:
         except Exception as error:
             losses.append(f"kill {number + 1}: {error!r}")
         least = max(least, found.step or 0)
+        if (number + 1) % 100 == 0:
+            print(f"{number + 1} kills, {len(losses)} losses", file=sys.stderr, flush=True)
     columns = ["kills", "inside a save", "newest left: that save", "passed over, with reason"]
     print(f"| saving | ranks killed | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
     for (way, who), row in sorted(counts.items()):
