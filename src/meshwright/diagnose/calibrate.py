@@ -40,6 +40,7 @@ def calibrate(*, nproc_per_node: int, nnodes: int, rdzv_endpoint: str | None, se
 
     On several nodes only the one with rank 0 gets the result; the others return 0.
     """
+    from meshwright.launch.nodes import Nodes
     from meshwright.launch.run import launch
 
     with tempfile.TemporaryDirectory(prefix="meshwright-bench-") as folder:
@@ -47,7 +48,7 @@ def calibrate(*, nproc_per_node: int, nnodes: int, rdzv_endpoint: str | None, se
         report = launch(
             [str(result), str(seconds)],
             nproc_per_node=nproc_per_node,
-            nnodes=nnodes,
+            nodes=Nodes(nnodes, nnodes),
             rdzv_endpoint=rdzv_endpoint,
             log_dir=Path(folder) / "logs",
             worker_module=WORKER_MODULE,

@@ -94,6 +94,15 @@ def in_step(error: BaseException, model: nn.Module) -> InStep | None:
     return InStep("optimizer step" if updating else "gradients")
 
 
+def building(error: BaseException) -> str:
+    """Module whose weights were being made, as far as the call stack of an error tells."""
+    owners = [frame.f_locals.get("self") for frame in _frames(error)]
+    modules = [owner for owner in owners if isinstance(owner, nn.Module)]
+    if not modules:
+        return ""
+    return next((name for name, module in modules[0].named_modules() if module is modules[-1]), "")
+
+
 def _frames(error: BaseException) -> Iterator[FrameType]:
     """Frames of an error and of those it was raised from, outermost first."""
     seen: BaseException | None = error

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from meshwright.checkpoint.errors import PeerLost
 from meshwright.config.run import Run
 from meshwright.diagnose.expected import Expected, cluster_of, expected, within
-from meshwright.diagnose.oom_error import InStep, in_step, memory_error, ranks_short_of_memory, sizes_told
+from meshwright.diagnose.oom_error import InStep, building, in_step, memory_error, ranks_short_of_memory, sizes_told
 from meshwright.diagnose.oom_report import Part, Place, Shortage, amount, parts_of, planned_moment, report
 from meshwright.launch.failure import noted_position, set_position
 from meshwright.parallel.devices import GIB, DeviceKind, device_name
@@ -131,7 +131,7 @@ class WatchedMemory(RunMemory):
             phase=found.phase if found else phase or "start",
             micro_batch=found.micro_batch if found else None,
             micro_batches=self.run.train.batch.micro_batch_num,
-            module=found.module if found else "",
+            module=found.module if found else building(error) if self.state is None else "",
             operator=found.operator if found else "",
         )
 
