@@ -1,9 +1,13 @@
 """What a dry run says of whole configs: on which stage memory is largest, what is refused, and the fast mode."""
 
 from dataclasses import replace
+from functools import cache
+from itertools import groupby
 
 import pytest
 
+from meshwright.dryrun import fast
+from meshwright.dryrun.analysis import category
 from meshwright.dryrun.refuse import DryRunRefused
 from meshwright.dryrun.run import DryRun, dry_run, stage_ranks
 from meshwright.dryrun.verdict import Verdict, outside_allocator, verdict
@@ -18,6 +22,7 @@ MODEL = ModelSpec(
 )
 O2 = Precision(amp_level="O2", dtype="bfloat16")
 PIPELINE = Layout(data_parallel=2, pipeline_stage=4, zero_stage=1)
+GPIPE = replace(PIPELINE, pipeline_schedule="gpipe")
 
 
 def train(layout: Layout, number: int, **changes) -> TrainSpec:
@@ -25,9 +30,11 @@ def train(layout: Layout, number: int, **changes) -> TrainSpec:
     return TrainSpec(seq_length=256, batch=batch, **{"precision": O2, **changes})
 
 
+@cache
 def run(layout: Layout, micro_batch_num: int, rank: int = 0, model: ModelSpec = MODEL, **changes) -> DryRun:
-    options = {key: changes.pop(key) for key in ("fast", "target_name") if key in changes}
-    return dry_run((model, layout, train(layout, micro_batch_num, **changes)), rank, **options)
+    """A dry run of one step, the same for the same question."""
+    options = {key: changes.pop(key) for key in ("fast", "target_name", "steps") if key in changes}
+    return dry_run((model, layout, train(layout, micro_batch_num, **changes)), rank, **{"steps": 1, **options})
 
 
 def activations(result: DryRun) -> int:
@@ -40,16 +47,16 @@ def test_1f1b_holds_fewer_activations_from_stage_to_stage():
 
 
 def test_1f1b_does_not_grow_with_micro_batches_and_gpipe_does():
-    gpipe = replace(PIPELINE, pipeline_schedule="gpipe")
-    assert activations(run(PIPELINE, 12)) < 1.05 * activations(run(PIPELINE, 6))
-    assert activations(run(gpipe, 12)) > 1.9 * activations(run(gpipe, 6))
+    assert activations(run(PIPELINE, 8)) < 1.05 * activations(run(PIPELINE, 4))
+    assert activations(run(GPIPE, 8)) > 1.9 * activations(run(GPIPE, 4))
 
 
 def test_states_are_those_of_zero():
     """fp32 weights and moments: 12 bytes a parameter at ZeRO-0, a quarter of it on each of four ranks above."""
-    parameters = total(MODEL, padded=True)
+    model = replace(MODEL, num_layers=2)
+    parameters = total(model, padded=True)
     for stage, ways in ((0, 1), (1, 4), (2, 4), (3, 4)):
-        peak = run(Layout(data_parallel=4, zero_stage=stage), 2).memory.peak
+        peak = run(Layout(data_parallel=4, zero_stage=stage), 1, model=model).memory.peak
         assert peak.categories["weights"] == pytest.approx(4 * parameters / ways, rel=0.01)
         assert peak.categories["optimizer"] == pytest.approx(8 * parameters / ways, rel=0.01)
 
@@ -73,9 +80,44 @@ def test_collectives_are_counted_by_group():
     assert ("all_gather", (4, 5)) in found
 
 
+@pytest.mark.parametrize(
+    ("layout", "turns"),
+    [
+        (replace(PIPELINE, zero_stage=3), "f0 f1 f2 b0 f3 b1 f4 b2 b3 b4"),
+        (replace(GPIPE, zero_stage=2), "f0 f1 f2 f3 f4 b0 b1 b2 b3 b4"),
+    ],
+    ids=["1f1b", "gpipe"],
+)
+def test_micro_batches_and_layers_are_told_under_every_schedule(layout, turns):
+    """What a layer keeps in a micro-batch is freed in its backward of the same one; so is what it recomputes."""
+    model = replace(MODEL, num_layers=8)
+    tape = run(layout, 5, rank=1, model=model, recompute=Recompute(select=("elementwise",))).execution.tape
+    moments = [tape.events[index].moment for index in tape.step(0)]
+    told = [f"{m.phase[0]}{m.micro_batch}" for m in moments if m.module.startswith("layers.")]
+    assert " ".join(turn for turn, _ in groupby(told)) == turns
+    ends = {}
+    for record in {event.record for event in tape.events}:
+        if record.died is not None and record.born.module.startswith("layers."):
+            ends.setdefault(category(record, 0), []).append((record.born, record.died))
+    # But for the stage's result, which waits for its message.
+    kept = [pair for pair in ends["saved activations"] if pair[1].phase == "backward"]
+    assert len(kept) >= len(ends["saved activations"]) - 5
+    assert len(kept) > 50 < len(ends["recomputed"])
+    for born, died in kept + ends["recomputed"]:
+        assert born.micro_batch == died.micro_batch
+        # Or in that of the next layer, which it is the input of.
+        assert int(died.module.split(".")[1]) - int(born.module.split(".")[1]) in (0, 1)
+
+
 FAST = {
     "1f1b first stage": (Layout(data_parallel=2, pipeline_stage=4, zero_stage=2), 8, 0, {}),
     "1f1b middle stage": (Layout(model_parallel=2, pipeline_stage=5, use_seq_parallel=True), 7, 2, {}),
+    "1f1b as many micro-batches as stages": (
+        Layout(data_parallel=2, pipeline_stage=5, zero_stage=1),
+        5,
+        0,
+        {"recompute": Recompute(layers="all"), "loss_chunk_tokens": 64},
+    ),
     "gpipe last stage": (
         Layout(pipeline_stage=2, data_parallel=2, zero_stage=1, pipeline_schedule="gpipe"),
         6,
@@ -83,25 +125,42 @@ FAST = {
         {"recompute": Recompute(layers="all")},
     ),
     "no pipeline": (Layout(data_parallel=4, zero_stage=3), 5, 0, {"loss_chunk_tokens": 128}),
-    "one micro-batch": (Layout(data_parallel=2, zero_stage=1), 1, 0, {"recompute": Recompute(select=("elementwise",))}),
+    "messages of two layers": (
+        Layout(data_parallel=4, zero_stage=3, comm_fusion=2),
+        1,
+        0,
+        {"recompute": Recompute(select=("attention", "communication", "elementwise")), "precision": Precision()},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", FAST)
-def test_fast_agrees_with_the_whole_run(case):
+def test_fast_agrees_with_the_whole_run(case, monkeypatch):
     layout, number, rank, changes = FAST[case]
-    model = replace(MODEL, num_layers=5 * layout.pipeline_stage)
-    fast, whole = (run(layout, number, rank, model, fast=choice, **changes) for choice in (True, False))
-    assert fast.estimated
+    model = replace(MODEL, num_layers=max(5 * layout.pipeline_stage, 5 * layout.comm_fusion))
+    # Several steps: the fast mode looks at the first only.
+    whole = run(layout, number, rank, model, steps=2, **changes)
+    monkeypatch.setattr(fast, "AFFORDABLE", 0)
+    quick = run(layout, number, rank, model, fast=True, **changes)
+    assert quick.estimated
     assert not whole.estimated
     for phase, peak in whole.memory.phases.items():
-        assert fast.memory.phases[phase].bytes == pytest.approx(peak.bytes, rel=1e-3)
-    assert fast.traffic.flops == whole.traffic.flops
-    assert set(fast.traffic.messages) == set(whole.traffic.messages)
+        assert quick.memory.phases[phase].bytes == pytest.approx(peak.bytes, rel=1e-3)
+    assert quick.reserved.native == pytest.approx(whole.reserved.native, rel=0.02)
+    assert quick.reserved.expandable == pytest.approx(whole.reserved.expandable, rel=0.02)
+    assert quick.traffic.flops == whole.traffic.flops
+    assert set(quick.traffic.messages) == set(whole.traffic.messages)
 
 
-def test_layers_that_differ_are_run_in_full():
-    result = run(Layout(), 2, fast=True, recompute=Recompute(layers=(1, 3)))
+def test_fast_runs_in_full_what_is_short():
+    quick, whole = run(PIPELINE, 8, fast=True), run(PIPELINE, 8)
+    assert not quick.estimated
+    assert quick.memory == whole.memory
+
+
+def test_layers_that_differ_are_run_in_full(monkeypatch):
+    monkeypatch.setattr(fast, "AFFORDABLE", 0)
+    result = run(Layout(), 1, fast=True, recompute=Recompute(layers=(1, 3)))
     assert not result.estimated
 
 

@@ -29,11 +29,11 @@ class Point:
     places: Mapping[tuple[Phase, str], int]
 
 
-def estimate(problem: Problem, on: Target, affordable: int = AFFORDABLE) -> Found:
+def estimate(problem: Problem, on: Target) -> Found:
     """One step: all of it where that is affordable or layers differ, else extrapolated."""
-    if len(problem.layers) * problem.micro_batches <= affordable or not layers_alike(problem):
+    if len(problem.layers) * problem.micro_batches <= AFFORDABLE or not layers_alike(problem):
         return run_whole(problem, on, steps=1)
-    runs = SmallRuns(problem, affordable)
+    runs = SmallRuns(problem, AFFORDABLE)
     points = {shape: _point(problem, shape, on) for shape in runs.shapes}
     memory = _memory(runs, points, problem)
     return Found(

@@ -27,7 +27,8 @@ class SmallRuns:
         self.whole, self.micro_batches = problem.in_flight, problem.micro_batches
         further = self.micro_batches - self.whole
         self.extras: tuple[int, ...] = (SETTLED, SETTLED + 1) if further > SETTLED + 1 else (further,)
-        least = LEAST_IN_FLIGHT + (problem.layout.pipeline_schedule == "gpipe")
+        # Some micro-batch must be neither the first nor the last.
+        least = LEAST_IN_FLIGHT + (further == 0)
         few_flights = (least, least + 1) if self.whole > least + 1 else (self.whole,)
         self.layers, self.flights = few_layers(problem), few_flights
         for layers, flights in (((self.stage,), (self.whole,)), (self.layers, (self.whole,))):
