@@ -20,6 +20,9 @@ PROTOCOL = 4
 """Of pickle: the newest that the viewer reads."""
 NO_CATEGORY = "unknown"
 """Of segments. The viewer fails on a trace with categories that lacks this one."""
+SHOWN: tuple[Category, ...] = ("inputs and tables", *(name for name in CATEGORIES if name != "inputs and tables"))
+"""Order of what lives when the step begins. The viewer has ten colours, in order of appearance: a twelfth category
+shares that of the second, the smallest."""
 Frames = list[dict[str, Any]]
 
 
@@ -122,8 +125,7 @@ class _Recorder:
     def _note_state(self, time: int) -> None:
         for segment in self._segments:
             self._note("segment_alloc", segment.address, segment.size, segment.stream, time, segment.frames)
-        by_category = sorted(self._held.values(), key=lambda item: CATEGORIES.index(self._category(item.record)))
-        for item in by_category:
+        for item in sorted(self._held.values(), key=lambda item: SHOWN.index(self._category(item.record))):
             self._note_storage("alloc", item, time, item.record.born)
 
     def _allocate(self, record: Record, size: int, index: int, *, noted: bool) -> None:
