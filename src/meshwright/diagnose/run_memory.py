@@ -74,7 +74,7 @@ class WatchedMemory(RunMemory):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Add a report to an error that is about memory.
+        """Add a report to an error that is about memory, and let that one out where another was raised from it.
 
         Raises:
             PeerLost: a save failed for the memory of another rank, which tells its own story.
@@ -82,8 +82,12 @@ class WatchedMemory(RunMemory):
         try:
             yield
         except Exception as error:
-            self._explain(error)
-            raise
+            cause = self._explain(error)
+            if cause is error:
+                raise
+            # A pipeline stage says in an error of its own that it failed; the reason goes first.
+            error.__cause__ = None
+            raise cause from error
 
     def follow(self, state: TrainState) -> None:
         """Keep the state: what it holds is known by name."""
@@ -109,16 +113,19 @@ class WatchedMemory(RunMemory):
         dist.all_gather_object(everyone, (self.expected.stage.allocated, self.use().peak_allocated))
         return comparison(everyone)
 
-    def _explain(self, error: Exception) -> None:
+    def _explain(self, error: Exception) -> BaseException:
+        """The error to let out: the one about memory with its report, or ``error`` where there is none."""
         cause, short = memory_error(error), ranks_short_of_memory(error)
         if short and self.rank not in short:
             raise PeerLost(str(error)) from error
         if cause is None and not short:
-            return
+            return error
+        told = cause or error
         place = self.place(error)
         set_position(place.step, place.phase)
-        shortage = self.shortage(cause or error, place.phase)
-        error.add_note(report(place, shortage, within(self.expected, shortage.available)))
+        shortage = self.shortage(told, place.phase)
+        told.add_note(report(place, shortage, within(self.expected, shortage.available)))
+        return told
 
     def place(self, error: BaseException) -> Place:
         """Where this rank stood when the error came up."""

@@ -155,6 +155,8 @@ class TrackedMemory(WatchedMemory):
         """Live bytes by category, as the tracker tells them apart."""
         if self.state is None:
             return super().parts(allocated, phase)
+        # In a first step gathered weights have not been freed and filled again, by which the tracker tells them.
+        self._tracker.tag(tuple(self.state.model.parameters()), "weights")
         step = self._position.now("").step
         sizes: Counter[Planned] = Counter()
         for record, size in self.live.sizes.items():
