@@ -1,7 +1,5 @@
 """Saves in the background: what they hold, what they cost, and how they fail."""
 
-import os
-import signal
 import sys
 import threading
 import time
@@ -14,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from meshwright.checkpoint import store
 from meshwright.checkpoint.background import BackgroundSaver
-from ranks import RanksFailed, run_ranks
+from ranks import run_ranks
 
 WRITING = threading.Event()
 """Set: files of tensors may be opened."""
@@ -148,37 +146,3 @@ def test_what_can_be_refused_is_refused_before_training_goes_on(tmp_path):
     assert all(
         "belongs to another run (a, this one is b)" in m for m in run_ranks(save_into_anothers_place, 2, tmp_path)
     )
-
-
-def killed_in_the_background(root, victim, event, part):
-    store.save(root, 1, **what(1))
-    if dist.get_rank() == victim:
-
-        def hook(name, arguments):
-            if name == event and part in str(arguments[0]):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-    background = saver()
-    background.save(root, 2, **what(2))
-    background.wait()
-
-
-MOMENTS = [
-    (0, "open", "__0_0.distcp", 1),
-    (1, "open", "__1_0.distcp", 1),
-    (0, "open", ".metadata.tmp", 1),
-    (0, "open", "state.json", 1),
-    (1, "open", "00001.json", 1),
-    (0, "os.rename", ".step-00000002.partial", 1),
-]
-
-
-@pytest.mark.parametrize(("victim", "event", "part", "left"), MOMENTS)
-def test_kill_9_in_the_background_leaves_the_save_before(tmp_path, victim, event, part, left):
-    with pytest.raises((RanksFailed, store.PeerLost)):
-        run_ranks(killed_in_the_background, 2, tmp_path, victim, event, part)
-    found = store.find_latest(tmp_path, "a")
-    assert found.step == left
-    assert store.verify(found.path) == []
-    assert dict(found.skipped)[tmp_path / ".step-00000002.partial"] == "the save was interrupted before it was complete"

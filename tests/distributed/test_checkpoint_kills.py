@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ import torch.distributed as dist
 
 from meshwright.checkpoint import store
 from meshwright.checkpoint.background import BackgroundSaver
+from meshwright.checkpoint.locate import owner
 from ranks import RanksFailed, run_ranks
 
 WORLD = 2
+PARTIAL = ".step-00000002.partial"
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
 
 
@@ -25,18 +28,17 @@ def what(step):
 def save_twice(root, beside, victim, moment):
     """Save step 1, then step 2; the victim dies right before its ``moment``-th event under ``root`` in the second save.
 
-    Returns how many events this rank saw.
+    Returns the events that this rank saw.
     """
     background = BackgroundSaver(dist.new_group(backend="gloo"), torch.device("cpu"))
     store.save(root, 1, **what(1))
     dist.barrier()
-    seen = 0
+    seen = []
 
     def hook(event, arguments):
-        nonlocal seen
         if event in EVENTS and str(root) in str(arguments[0]):
-            seen += 1
-            if seen == moment and dist.get_rank() == victim:
+            seen.append(f"{event} {Path(str(arguments[0])).relative_to(root)}")
+            if len(seen) == moment and dist.get_rank() == victim:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
@@ -48,26 +50,47 @@ def save_twice(root, beside, victim, moment):
     return seen
 
 
-def assert_nothing_is_lost(root):
-    found = store.find_latest(root, "a")
-    assert found.step in (1, 2)
-    assert store.verify(found.path) == []
+def assert_holds(path, step):
+    assert store.verify(path) == []
     target = {f"rank{rank}.w": torch.zeros(1000) for rank in range(WORLD)} | {"shared": torch.zeros(10)}
-    store.load_tensors(found.path, target)
-    assert all(bool((tensor == found.step).all()) for tensor in target.values())
-    return found.step
+    store.load_tensors(path, target)
+    assert all(bool((tensor == step).all()) for tensor in target.values())
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["blocking", "background"])
-def test_no_kill_loses_what_was_saved(tmp_path, beside):
+def assert_nothing_is_lost(root, left):
+    """The newest complete checkpoint is that of step ``left``, whole; what was begun is named; the next save works."""
+    found = store.find_latest(root, "a")
+    assert found.step == left
+    assert_holds(found.path, left)
+    interrupted = root / ".step-00000002.partial"
+    reason = "the save was interrupted before it was complete"
+    assert dict(found.skipped) == ({interrupted: reason} if interrupted.exists() else {})
+    # A folder that was killed before it said whose it is goes when its step is saved, any other with the next save.
+    assert owner(interrupted) == "a" or not interrupted.exists() or not any(interrupted.rglob("*.distcp"))
+    step = 3 if owner(interrupted) else 2
+    tensors = {f"rank{rank}.w": torch.full((1000,), float(step)) for rank in range(WORLD)}
+    tensors["shared"] = torch.full((10,), float(step))
+    store.save(root, step, tensors=tensors, state={}, rank_state={}, run_id="a", keep=1)
+    assert [path.name for path in root.iterdir()] == [f"step-0000000{step}"]
+    assert_holds(root / f"step-0000000{step}", step)
+
+
+# Beside training the same code runs on a thread: of its moments every second one is enough.
+@pytest.mark.parametrize(("beside", "every"), [(False, 1), (True, 2)], ids=["blocking", "background"])
+def test_b18_no_kill_loses_what_was_saved(tmp_path, beside, every):
     moments = run_ranks(save_twice, WORLD, tmp_path / "none", beside, None, None)
-    left = []
-    for victim, count in enumerate(moments):
-        for moment in range(1, count + 1):
+    completion = f"os.rename {PARTIAL}"
+    for named in (f"open {PARTIAL}/tensors/__0_0.distcp", f"open {PARTIAL}/manifest.json", completion):
+        assert named in moments[0], named
+    assert f"open {PARTIAL}/tensors/__1_0.distcp" in moments[1]
+    lefts = []
+    for victim, events in enumerate(moments):
+        for moment in range(1, len(events) + 1, every):
             root = tmp_path / f"{victim}-{moment}"
             with pytest.raises((RanksFailed, store.PeerLost)):
                 run_ranks(save_twice, WORLD, root, beside, victim, moment)
-            left.append(assert_nothing_is_lost(root))
-    print(f"{len(left)} kills, 0 losses; {left.count(1)} left the save before, {left.count(2)} the new one")
-    assert len(left) >= 30
-    assert {1, 2} == set(left)
+            lefts.append(2 if completion in events[: moment - 1] else 1)
+            assert_nothing_is_lost(root, lefts[-1])
+    print(f"{len(lefts)} kills, 0 losses; {lefts.count(1)} left the save before, {lefts.count(2)} the new one")
+    assert len(lefts) >= 30 // every
+    assert set(lefts) == {1, 2}

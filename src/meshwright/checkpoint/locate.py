@@ -130,7 +130,7 @@ def prune(root: Path, run_id: str, keep: int | None) -> list[Path]:
     counted and go once they are older than the oldest one kept. Other runs' folders are never touched.
     """
     for path, kind in folders(root):
-        if kind and owner(path) == run_id and not (kind == "replaced" and not _committed(path).is_dir()):
+        if kind and _left_over(path, kind, run_id):
             remove_folder(path, last=(MANIFEST, OWNER))
     if not keep:
         return []
@@ -159,6 +159,13 @@ def set_aside(folder: Path) -> Path:
     folder.rename(target)
     _log.warning("%s has no readable manifest and was moved to %s", folder, target.name)
     return target
+
+
+def _left_over(hidden: Path, kind: str, run_id: str) -> bool:
+    """Whether a hidden folder is this run's and of no more use, or what is left of a removal: nothing."""
+    if kind == "replaced" and not _committed(hidden).is_dir():
+        return False
+    return owner(hidden) == run_id or (kind == "removed" and not any(hidden.iterdir()))
 
 
 def _committed(hidden: Path) -> Path:

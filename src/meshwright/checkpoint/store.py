@@ -252,8 +252,9 @@ def _manifest(root: Path, step: int, run_id: str, world_size: int) -> Manifest:
 
 def commit(final: Path, partial: Path, files: dict[str, FileRecord], manifest: Manifest) -> None:
     """Make what was written aside the checkpoint ``final``, by one rename."""
-    (partial / OWNER).unlink()
     Manifest(**{**vars(manifest), "files": files}).write(partial)
+    # Not before: a folder that is killed here must say whose it is, or nobody removes it.
+    (partial / OWNER).unlink()
     for folder in (partial / TENSORS, partial / RANKS, partial):
         sync_folder(folder)
     # A folder cannot be renamed over another one: the older save of this step steps aside, still findable.
