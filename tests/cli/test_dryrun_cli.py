@@ -58,7 +58,7 @@ def test_json_holds_what_the_text_shows_and_parts_add_up(dryrun) -> None:
 
 def test_levers_save_what_their_own_method_says(dryrun) -> None:
     small = ("model.num_layers=1", "parallel_config.pipeline_stage=1", "parallel_config.data_parallel=2")
-    code, out, _ = dryrun("--json", "--levers", "--target", "cpu", "--hardware", "cpu", *small)
+    code, out, _ = dryrun("--json", "--levers", "--hardware", "cpu", *small)
     assert code == 0
     found = json.loads(out)["changes"]
     tried = [row for row in found["changes"] if row["dry_run"]]
@@ -82,6 +82,7 @@ def test_a_rank_that_does_not_fit_is_exit_code_1(dryrun) -> None:
     [
         (("--rank", "2"), "rank 2 is outside 0..1"),
         (("--world-size", "3"), "start on 2 or 4 devices"),
+        (("--world-size", "3", "parallel_config.data_parallel=1"), "--world-size: 3 is not"),
         (("--hardware", "a100-81g"), "a100-80g"),
         (("train.compile=true",), "compiled blocks is not supported"),
         (("parallel_config.context_parallel=2",), "context_parallel"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.cli import dryrun_files
 
 if TYPE_CHECKING:
+    from meshwright.config.load import LoadedConfig
     from meshwright.config.run import Run
     from meshwright.dryrun.findings import Findings, RankFound
     from meshwright.spec.cluster import Cluster
@@ -29,9 +30,9 @@ def add_parser(subparsers: Any) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--rank", type=int, metavar="R", help="rank to run (default: 0)")
     which.add_argument("--all-stages", action="store_true", help="one rank of each pipeline stage")
-    parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda", help="what tensors would live on (cuda)")
+    parser.add_argument("--target", choices=("cuda", "cpu"), help="what tensors would live on (default: the hardware)")
     parser.add_argument(
-        "--hardware", default=DEFAULT_HARDWARE, metavar="NAME|FILE", help=f"device (default: {DEFAULT_HARDWARE})"
+        "--hardware", metavar="NAME|FILE", help=f"device (default: {DEFAULT_HARDWARE}; cpu with --target cpu)"
     )
     parser.add_argument("--fast", action="store_true", help="run few layers and micro-batches and extrapolate")
     parser.add_argument("--levers", action="store_true", help="also dry-run the changes that would save most")
@@ -53,21 +54,38 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from meshwright.config.hardware import hardware_cluster
     from meshwright.config.load import load_config
-    from meshwright.config.run import resolve, smallest_world_size
+    from meshwright.config.run import smallest_world_size
     from meshwright.train.worker import quiet_torch
 
-    dryrun_files.check(args)
-    quiet_torch()
     loaded = load_config(args.config, args.overrides)
     world_size = smallest_world_size(loaded.config) if args.world_size is None else args.world_size
     if world_size < 1:
         raise ValueError(f"--world-size {world_size}: must be 1 or more")
-    resolved = resolve(loaded, world_size)
-    cluster = hardware_cluster(args.hardware, world_size)
+    cluster = hardware_cluster(args.hardware or ("cpu" if args.target == "cpu" else DEFAULT_HARDWARE), world_size)
+    args.target = args.target or ("cpu" if cluster.device.family == "cpu" else "cuda")
+    dryrun_files.check(args)
+    resolved = _resolved(loaded, world_size)
+    quiet_torch()
     findings = _find(resolved, cluster, args)
     _show(findings, args)
     dryrun_files.write(findings, args)
     return 0 if findings.fits else 1
+
+
+def _resolved(loaded: "LoadedConfig", world_size: int) -> "Run":
+    """The run; where its own numbers do not make ``world_size``, with what they make among the mistakes."""
+    from meshwright.config.errors import COMMAND_LINE, ConfigError, ConfigErrors
+    from meshwright.config.run import resolve, smallest_world_size
+
+    try:
+        return resolve(loaded, world_size)
+    except ConfigErrors as wrong:
+        legal = smallest_world_size(loaded.config)
+        if world_size == legal or loaded.config.parallel_config.data_parallel == "auto":
+            raise
+        message = f"{world_size} is not what parallel_config makes"
+        mistake = ConfigError.at(COMMAND_LINE, message, "--world-size", f"as it is written: {legal}")
+        raise ConfigErrors([*wrong.errors, mistake]) from None
 
 
 def _find(run: "Run", cluster: "Cluster", args: argparse.Namespace) -> "Findings":

@@ -26,6 +26,7 @@ from meshwright.plan.text import full_name
 from meshwright.plan.words import seconds
 from meshwright.spec.batch import equation
 
+OTHER_KERNELS = ("ascend", "cdna3", "cdna4")
 FIT_WORDS = {"fits": "fits", "tight": "just fits", "over": "does not fit"}
 
 
@@ -65,11 +66,14 @@ def rank_name(found: RankFound) -> str:
 def setting(findings: Findings) -> list[str]:
     """What was run, on what."""
     run, cluster = findings.run, findings.cluster
-    estimated = ["fast: extrapolated from small runs"] if findings.worst.result.estimated else []
+    result = findings.worst.result
+    notices = ["fast: extrapolated from small runs; reserved is an estimate"] if result.estimated else []
+    if result.target == "cuda" and cluster.device.family in OTHER_KERNELS:
+        notices.append(f"kernels, workspaces and allocator are those of CUDA: {cluster.device.title} has its own")
     return [
         f"{cluster.num_devices} x {cluster.device.title}, {full_name(findings.changes.computed)}",
         equation(run.train.batch, run.layout.data_parallel, run.train.seq_length),
-        *estimated,
+        *notices,
     ]
 
 
