@@ -130,6 +130,35 @@ def _no_memory(*_: Any) -> None:
     )
 
 
+def die_on_cuda(config: Path) -> tuple[str, int | None, str | None]:
+    """Report, step and phase of a run that may not allocate more once it is built."""
+    kind, device = KINDS["cuda"], torch.device("cuda", 0)
+    torch.accelerator.set_device_index(0)
+    run = resolve(load_config(config), 1, device="cuda")
+    memory = watched_memory(run, kind, device)
+    try:
+        with memory.watching():
+            trainer = Trainer(run, kind=kind, device=device, memory=memory)
+            use = memory.use()
+            torch.cuda.set_per_process_memory_fraction((use.reserved + MIB) / use.total, device)
+            trainer.fit()
+    except torch.OutOfMemoryError as error:
+        record = record_failure(error, rank=0)
+        return record.traceback.partition("out of memory: rank")[2], record.step, record.phase
+    raise AssertionError("the run did not die")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_b10_a_cuda_device_without_memory_is_explained_by_its_allocator(tmp_path):
+    sizes = {**SIZES, "vocab_size": 32000}
+    config = write_config(tmp_path, "one", model=sizes, train={"seq_length": 2048})
+    ((report, step, phase),) = run_ranks(die_on_cuda, 1, config)
+    assert (step, phase) == (1, "forward")
+    assert "asked for" in report
+    assert "everything else" in report
+
+
 class Died(Exception):
     """Report, step and phase of a rank: raised, so that the others do not wait for it."""
 
@@ -225,8 +254,8 @@ def test_b10_memory_after_the_update_stays_flat_from_step_10_to_200(tmp_path):
         tmp_path,
         "one",
         model={"num_layers": 1},
-        train={"micro_batch_size": 4, "train_steps": 200},
-        checkpoint={"save_checkpoint_steps": 50},
+        train={"micro_batch_size": 8, "train_steps": 200},
+        checkpoint={"save_checkpoint_steps": 100},
         monitor=TRACKED,
     )
     run_ranks(train_watched, 1, config)
