@@ -89,7 +89,7 @@ def _attention(
 
 def _bias(mask: Tensor, query: Tensor) -> Tensor:
     """A boolean mask as the additive bias that the efficient kernel takes."""
-    bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    bias = torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype))
     missing = -bias.shape[-1] % BIAS_ALIGNMENT
     if missing:
         bias = torch.nn.functional.pad(bias, (0, missing))[..., : mask.shape[-1]]
