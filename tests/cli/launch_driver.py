@@ -1,9 +1,14 @@
-"""``python launch_driver.py BEHAVIOUR LOG_DIR NPROC [NNODES ENDPOINT]``: launch the test worker, as a command."""
+"""``python launch_driver.py BEHAVIOUR LOG_DIR NPROC [NNODES ENDPOINT]``: launch the test worker, as a command.
 
+With RESTARTS in the environment the launcher starts the ranks again that often.
+"""
+
+import os
 import sys
 from pathlib import Path
 
-from meshwright.launch.endpoint import LaunchError
+from meshwright.launch.nodes import LaunchError, Nodes, parse_nodes
+from meshwright.launch.restart import Recovery
 from meshwright.launch.run import launch
 
 behaviour, log_dir, nproc, *rest = sys.argv[1:]
@@ -11,11 +16,12 @@ try:
     report = launch(
         [behaviour],
         nproc_per_node=int(nproc),
-        nnodes=int(rest[0]) if rest else 1,
+        nodes=parse_nodes(rest[0]) if rest else Nodes(),
         rdzv_endpoint=rest[1] if len(rest) > 1 else None,
         log_dir=Path(log_dir),
         worker_module="launch_worker",
         last_checkpoint=lambda: Path("runs/x/step_00000002"),
+        recovery=Recovery(max_restarts=int(os.environ.get("RESTARTS", "0"))),
     )
 except LaunchError as exc:
     print(f"error: {exc}", file=sys.stderr)

@@ -13,10 +13,11 @@ import pytest
 
 from meshwright.launch import position
 from meshwright.launch.console import MetricsTail
-from meshwright.launch.endpoint import Endpoint, LaunchError, choose_endpoint, parse_endpoint
+from meshwright.launch.endpoint import Endpoint, choose_endpoint, parse_endpoint
 from meshwright.launch.environment import threads_per_rank, under_launcher, usable_cores
 from meshwright.launch.failure import Failure, is_communication_error, read_failure, record_failure, set_position
 from meshwright.launch.logs import Follower
+from meshwright.launch.nodes import LaunchError, Nodes
 from meshwright.launch.outcome import ExitReport, RankEnd, describe, first_cause
 
 GLOO = "[third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:34212: Connection reset by peer"
@@ -215,11 +216,11 @@ def test_endpoints_parse_and_print():
 
 def test_several_nodes_need_an_endpoint_and_one_does_not(monkeypatch):
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    assert choose_endpoint(None, 1).port == 0
+    assert choose_endpoint(None, Nodes()).port == 0
     with pytest.raises(LaunchError, match="--nnodes 2 needs --rdzv-endpoint"):
-        choose_endpoint(None, 2)
+        choose_endpoint(None, Nodes(2, 2))
     with pytest.raises(LaunchError, match="cannot be resolved"):
-        choose_endpoint("no-such-host.invalid:29400", 2)
+        choose_endpoint("no-such-host.invalid:29400", Nodes(1, 2))
 
 
 def test_ranks_share_the_cores_unless_the_user_says_otherwise(monkeypatch):

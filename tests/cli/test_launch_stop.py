@@ -63,10 +63,10 @@ def test_training_that_is_asked_to_stop_saves_and_ends_with_0(folder, how):
         (folder / "run" / "STOP").touch()
         reason = "the file run/STOP"
     else:
-        reason = how.split()[0]
+        reason = how.split()[0] if how.endswith("everybody") else "the launcher"
         for member in family if how.endswith("everybody") else []:
             member.send_signal(signal.SIGTERM)
-        process.send_signal(getattr(signal, reason))
+        process.send_signal(getattr(signal, how.split()[0]))
     lines = finish(process)
     assert process.returncode == 0, "\n".join(lines)
     step = assert_saved_where_it_stopped(folder, lines, reason)

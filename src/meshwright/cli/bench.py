@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 done, 1 a rank failed, 2 the request was wrong."""
-    from meshwright.launch.endpoint import LaunchError
+    from meshwright.launch.nodes import LaunchError
 
     try:
         _check(args)

@@ -7,6 +7,8 @@ import socket
 import threading
 from dataclasses import dataclass
 
+from meshwright.launch.nodes import LaunchError, Nodes
+
 _ANSWER_SECONDS = 5.0
 
 
@@ -21,11 +23,7 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class LaunchError(Exception):
-    """The launch cannot start as asked; the message says what to change. Exit code 2."""
-
-
-def choose_endpoint(given: str | None, nnodes: int) -> Endpoint:
+def choose_endpoint(given: str | None, nodes: Nodes) -> Endpoint:
     """Where the ranks meet; on one node without a wish, a port that the operating system picks.
 
     MASTER_PORT counts as a wish. Raises LaunchError when several nodes have no endpoint, it does not parse, its
@@ -34,14 +32,14 @@ def choose_endpoint(given: str | None, nnodes: int) -> Endpoint:
     port = os.environ.get("MASTER_PORT")
     if given is not None:
         setting, text = f"--rdzv-endpoint {given}", given
-    elif nnodes > 1:
-        raise LaunchError(f"--nnodes {nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node")
+    elif nodes.most > 1:
+        raise LaunchError(f"--nnodes {nodes} needs --rdzv-endpoint HOST:PORT, the same on every node")
     elif port:
         setting, text = f"MASTER_PORT={port}", f"127.0.0.1:{port}"
     else:
         return Endpoint("127.0.0.1", 0)
     endpoint = parse_endpoint(text, setting)
-    _refuse_taken(endpoint, setting, nnodes)
+    _refuse_taken(endpoint, setting, nodes.most)
     return endpoint
 
 

@@ -13,6 +13,7 @@ import sys
 from types import TracebackType
 
 from meshwright.launch.failure import record_failure, set_position
+from meshwright.launch.signals import take_signals
 
 
 def main(argv: list[str]) -> None:
@@ -21,6 +22,7 @@ def main(argv: list[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     faulthandler.enable()
+    take_signals(os.getppid())
     _die_with_launcher()
     # The launcher handles Ctrl-C; a rank just ends, also when it waits inside a collective.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.launch.failure import Failure, place
+from meshwright.launch.neighbours import News
+from meshwright.launch.signals import ENDED_CODE
 
 LOG_TAIL_LINES = 15
 # The agent ends ranks with SIGTERM at once and SIGKILL half a minute later; a SIGKILL later than this after
 # the first death is its own.
 OWN_KILL_SECONDS = 10
+_ENDED = (ENDED_CODE, -signal.SIGTERM, -signal.SIGUSR1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class RankEnd:
         """The error in one line."""
         if self.failure:
             return self.failure.error.partition("\n")[0]
+        if self.exit_code == ENDED_CODE:
+            return "ended by a signal"
         if self.exit_code >= 0:
             return f"exited with code {self.exit_code} without saying why"
         name = signal.Signals(-self.exit_code).name
@@ -38,9 +43,10 @@ class RankEnd:
             return f"killed by {name}: usually the kernel's out-of-memory killer (see dmesg) or an operator"
         return f"killed by {name}"
 
-    def died_of(self, number: signal.Signals) -> bool:
-        """Whether a signal ended the rank before it could catch it, or took its peers away."""
-        return self.failure.communication if self.failure else self.exit_code == -number
+    @property
+    def was_ended(self) -> bool:
+        """Whether a wish to stop ended the rank before it listened to any, or took its peers away."""
+        return self.failure.communication if self.failure else self.exit_code in _ENDED
 
     def where(self) -> str:
         """Rank, step and phase as far as they are known."""
@@ -49,20 +55,22 @@ class RankEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class ExitReport:
-    """How a launch ended on this node.
+    """How the ranks of this node ended.
 
     Attributes:
         code: 0 done, 1 failed, 128 + signal number when stopped by a signal (130 for Ctrl-C).
         cause: the rank that failed first, and not for the loss of another; None when none did.
         consequences: the other ranks of this node that ended because of it.
         elsewhere: the first cause as another node told it.
+        refused: why the ranks were not started.
     """
 
     code: int
     log_dir: Path
     cause: RankEnd | None = None
     consequences: tuple[RankEnd, ...] = ()
-    elsewhere: str | None = None
+    elsewhere: News | None = None
+    refused: str | None = None
     stopped_by: signal.Signals | None = None
 
     @property
@@ -82,7 +90,7 @@ def _remoteness(end: RankEnd, first: float) -> int:
     """0: went wrong itself; 1: lost a peer; 2: was ended by the launcher."""
     if end.failure:
         return 1 if end.failure.communication else 0
-    if end.exit_code == -signal.SIGTERM:
+    if end.exit_code in _ENDED:
         return 2
     if end.exit_code == -signal.SIGKILL and end.time - first > OWN_KILL_SECONDS:
         return 2
@@ -91,8 +99,13 @@ def _remoteness(end: RankEnd, first: float) -> int:
 
 def describe(report: ExitReport) -> str:
     """The last lines on the screen: consequences in one line, then traceback, rank, step, phase, cause, log."""
+    if report.stopped_by is not None:
+        how = "Ctrl-C" if report.stopped_by == signal.SIGINT else report.stopped_by.name
+        return f"stopped by {how}; all ranks have ended"
+    if report.refused is not None:
+        return report.refused
     if report.elsewhere is not None:
-        return f"the ranks of this node were ended because another node failed:\n{report.elsewhere}"
+        return f"the ranks of this node were ended because another node failed:\n{report.elsewhere.text}"
     if report.cause is None:
         return ""
     lines = [_others(report.cause, report.consequences)] if report.consequences else []

@@ -17,9 +17,10 @@ from meshwright.launch.outcome import RankEnd
 class RankFiles(LogsSpecs):
     """``rank<N>.log``, ``.error.json`` and ``.position`` for each rank of this node; the follower gets the logs."""
 
-    def __init__(self, folder: Path, follower: Follower, endpoint: Endpoint) -> None:
+    def __init__(self, folder: Path, follower: Follower, endpoint: Endpoint, attempt: int = 0) -> None:
         super().__init__(str(folder))
         self._endpoint = endpoint
+        self._attempt = attempt
         self._folder = folder
         self._follower = follower
 
@@ -43,6 +44,8 @@ class RankFiles(LogsSpecs):
             # The agent would open a second store on a random port for the ranks, which a firewall may refuse.
             for env in envs.values():
                 env.update(MASTER_ADDR=self._endpoint.host, MASTER_PORT=str(self._endpoint.port))
+                # Ranks put their keys under this number: those of an earlier attempt are still in the store.
+                env.update(TORCHELASTIC_RESTART_COUNT=str(self._attempt))
         for local, rank in ranks.items():
             envs[local]["TORCH_CPP_LOG_LEVEL"] = os.environ.get(RANK_LOG_LEVEL, "WARNING")
             self.error_file(rank).unlink(missing_ok=True)

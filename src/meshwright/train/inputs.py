@@ -1,5 +1,6 @@
 """What a run reads: its data and the checkpoint it starts from. Used before the workers start and by each of them."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from meshwright.checkpoint.store import find_latest, read_state
 from meshwright.config.run import Run
 from meshwright.data.dataset import TokenDataset
+from meshwright.launch.restart import RESTART_FROM
 from meshwright.spec.schedule import planned_steps
 from meshwright.train.checkpointing import identity, identity_differences
 from meshwright.train.folders import run_folder
@@ -65,13 +67,13 @@ def total_steps(run: Run, data: TokenDataset) -> int:
 
 
 def find_start(run: Run, data_fingerprint: str) -> Start:
-    """What ``checkpoint.resume`` asks for.
+    """What ``checkpoint.resume`` asks for, or the checkpoint that restarted ranks go on from.
 
     Raises:
         ResumeError: the checkpoint that is named, or every one there is, is damaged; or it belongs to a run that is
             not this one, and the message lists what differs.
     """
-    choice = run.config.checkpoint.resume
+    choice = os.environ.get(RESTART_FROM) or run.config.checkpoint.resume
     root = run_folder(run.config).checkpoints
     if choice not in ("auto", "never"):
         return Start(resume=_checked(Path(choice), run, data_fingerprint))

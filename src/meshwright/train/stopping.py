@@ -10,22 +10,27 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+from meshwright.launch.signals import WISHES, Wish, listen
+
+LAUNCHER = "the launcher"
 
 
 class StopSignals:
-    """The signals that ask this process to stop. Nothing is noted, and nothing caught, before `catch`."""
+    """The signals that ask this process to stop. Nothing is noted, and nothing caught, before `catch`.
+
+    Attributes:
+        received: who asked: the name of a signal, or the launcher; None before.
+    """
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
+        self.received: str | None = None
 
-    def catch(self, *signals: signal.Signals) -> None:
-        """Note these signals (all of `SIGNALS` by default) instead of dying of them. In the main thread only."""
-        for number in signals or SIGNALS:
-            signal.signal(number, self._note)
+    def catch(self, *numbers: signal.Signals) -> None:
+        """Note these signals (SIGTERM and SIGUSR1 by default) instead of dying of them. In the main thread only."""
+        listen(self._note, *numbers)
 
-    def _note(self, number: int, frame: object) -> None:
-        self.received = signal.Signals(number)
+    def _note(self, wish: Wish) -> None:
+        self.received = LAUNCHER if wish.from_launcher else wish.signal.name
 
 
 class StopRequest:
@@ -39,7 +44,7 @@ class StopRequest:
     def __init__(self, signals: StopSignals, file: Path) -> None:
         self._signals, self._file = signals, file
         self._first = dist.get_rank() == 0
-        self._reasons = [None, f"the file {file}", *(number.name for number in SIGNALS)]
+        self._reasons = [None, f"the file {file}", LAUNCHER, *(number.name for number in WISHES)]
         # On the host: nothing in a step may wait for the device.
         self._group = dist.new_group(backend="gloo")
         self._told = torch.zeros((), dtype=torch.int64)
@@ -67,5 +72,5 @@ class StopRequest:
 
     def _known(self) -> int:
         if self._signals.received is not None:
-            return self._reasons.index(self._signals.received.name)
+            return self._reasons.index(self._signals.received)
         return int(self._first and self._file.exists())

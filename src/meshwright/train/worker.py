@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright.config.elastic import resolve_elastic
 from meshwright.config.load import load_config
-from meshwright.config.run import config_hash, resolve
+from meshwright.config.run import config_hash
 from meshwright.launch.failure import set_position
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 COMMAND = "MESHWRIGHT_COMMAND"
 """Environment variable with the command line that a launcher was started with."""
+ALL_RANKS = "MESHWRIGHT_ALL_RANKS"
+"""Environment variable with the ranks of an elastic run when all of its nodes take part."""
 
 
 def main(arguments: Sequence[str], make_memory: "MakeMemory | None" = None) -> None:
@@ -40,7 +43,9 @@ def main(arguments: Sequence[str], make_memory: "MakeMemory | None" = None) -> N
     signals.catch()
     kind = local_device_kind()
     keep_freed_memory(kind)
-    run = resolve(load_config(Path(arguments[0]), arguments[1:]), int(os.environ["WORLD_SIZE"]), device=kind.name)
+    ranks = int(os.environ["WORLD_SIZE"])
+    all_ranks = int(os.environ.get(ALL_RANKS, ranks))
+    run = resolve_elastic(load_config(Path(arguments[0]), arguments[1:]), all_ranks, ranks, device=kind.name)
     device = local_device(kind, int(os.environ["LOCAL_RANK"]))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     set_position(phase="connect")
