@@ -134,6 +134,18 @@ def test_a_profile_that_ends_before_it_starts_is_refused(tmp_path: Path) -> None
     assert error.endswith("monitor.profile_steps: [9, 4] ends before it starts; legal: [4, 9]")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("monitor.memory_limit_gib=2",), "monitor.memory_limit_gib: is held against what monitor.track_memory counts"),
+        (("monitor.track_memory=true", "train.compile=true"), "monitor.track_memory: compiled blocks do not show"),
+    ],
+)
+def test_tracked_memory_needs_what_can_be_tracked(tmp_path, overrides, told):
+    (error,) = mistakes(tmp_path, TINY, *overrides)
+    assert told in error
+
+
 def test_two_lengths_are_refused_until_one_is_cleared(tmp_path: Path) -> None:
     base = TINY.replace("seq_length: 64", "seq_length: 64, train_steps: 10")
     (error,) = mistakes(tmp_path, base, "train.train_tokens=1e6")

@@ -54,6 +54,13 @@ def test_a_run_that_can_start_has_no_messages(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("corpus")
+def test_memory_is_tracked_on_cpus_only(tmp_path):
+    run = make(tmp_path, monitor={"track_memory": True})
+    assert check(run, kind=KINDS["cpu"]) == []
+    assert any("monitor.track_memory: is for CPUs" in message for message in check(run, kind=KINDS["npu"]))
+
+
 def test_a_missing_corpus_is_named(tmp_path):
     (message,) = check(make(tmp_path), kind=KINDS["cpu"])
     assert str(tmp_path / "train") in message

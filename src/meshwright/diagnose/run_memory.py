@@ -25,7 +25,7 @@ from meshwright.train.step import TrainState
 IN_STEP = "forward and backward"
 """Phase that the trainer notes for a whole step; an error's call stack tells which part of it."""
 GENERATIONS: Mapping[int, DeviceFamily] = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"}
-"""Families of CUDA devices by the first number of their compute capability."""
+"""Families of CUDA devices by the first number of their compute capability; the ends stand for those beyond."""
 ADA = (8, 9)
 
 
@@ -175,7 +175,7 @@ def device_family(kind: DeviceKind, device: torch.device) -> DeviceFamily:
     """Generation of a device, which stands in for one that the catalogue does not know."""
     if kind.name == "cuda" and torch.version.hip is None:
         capability = torch.cuda.get_device_capability(device)
-        return "ada" if capability == ADA else GENERATIONS.get(capability[0], "blackwell")
+        return "ada" if capability == ADA else GENERATIONS[min(max(capability[0], min(GENERATIONS)), max(GENERATIONS))]
     families: Mapping[str, DeviceFamily] = {"cuda": "cdna3", "npu": "ascend"}
     return families.get(kind.name, "cpu")
 

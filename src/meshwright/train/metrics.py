@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from meshwright.config.run import Run
+from meshwright.spec.flops import flops_per_token
+
 STEP_LINE = (
     ("train/loss", "loss", "{:.4f}"),
     ("train/grad_norm", "gnorm", "{:.3f}"),
@@ -135,3 +138,14 @@ class SpeedMeter:
         if self._peak is not None:
             metrics["speed/mfu_pct"] = 100 * flops / self._peak
         return metrics
+
+
+def speed_meter(run: Run, peak_flops: float | None) -> SpeedMeter:
+    """The meter of a run, in the convention of the log: without the input embedding's parameters."""
+    return SpeedMeter(
+        tokens_per_step=run.train.tokens_per_step,
+        devices=run.layout.world_size,
+        flops_per_token=flops_per_token(run.model, run.train.seq_length, embedding=False),
+        peak_flops=peak_flops,
+        window=run.config.monitor.log_steps,
+    )

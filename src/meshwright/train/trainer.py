@@ -19,7 +19,6 @@ from meshwright.launch.failure import set_position
 from meshwright.parallel.devices import DeviceKind, HostCopy, device_name
 from meshwright.parallel.precision import Formats, formats
 from meshwright.spec.catalogue import peak_flops
-from meshwright.spec.flops import flops_per_token
 from meshwright.spec.schedule import learning_rate
 from meshwright.train import checkpointing
 from meshwright.train.build import build_state
@@ -27,7 +26,7 @@ from meshwright.train.checkpointing import Counters
 from meshwright.train.folders import run_folder
 from meshwright.train.inputs import Resume, Start, eval_dataset, find_start, total_steps, train_dataset
 from meshwright.train.memory import RunMemory
-from meshwright.train.metrics import JsonlSink, Sink, SpeedMeter, StepTime, TensorBoardSink, step_line
+from meshwright.train.metrics import JsonlSink, Sink, StepTime, TensorBoardSink, speed_meter, step_line
 from meshwright.train.nonfinite import NonFiniteError, explain, locate
 from meshwright.train.pretrained import pretrained_weights
 from meshwright.train.profile import StepProfiler
@@ -98,7 +97,7 @@ class Trainer:
         self.counters = Counters()
         self.run_id = self._shared(uuid.uuid4().hex)
         self._overflows = 0
-        self._meter = self._speed_meter()
+        self._meter = speed_meter(run, peak_flops(device_name(kind, device)))
         self._sinks: list[Sink] = []
         self._checkpoints = CheckpointWriter(run, self.state, self.folder.checkpoints, device, self.fingerprint)
         self._stop_request = StopRequest(signals or StopSignals(), self.folder.stop)
@@ -353,15 +352,6 @@ class Trainer:
         return Batch(
             tokens=batch.tokens.to(self.device, non_blocking=True),
             labels=batch.labels.to(self.device, non_blocking=True),
-        )
-
-    def _speed_meter(self) -> SpeedMeter:
-        return SpeedMeter(
-            tokens_per_step=self.run.train.tokens_per_step,
-            devices=self.run.layout.world_size,
-            flops_per_token=flops_per_token(self.run.model, self.run.train.seq_length, embedding=False),
-            peak_flops=peak_flops(device_name(self.kind, self.device)),
-            window=self.run.config.monitor.log_steps,
         )
 
     def _write(self, step: int, metrics: dict[str, float]) -> None:
