@@ -5,6 +5,9 @@ segments, larger ones from segments of 20 MiB or their own size; each stream has
 split, neighbours that are free merge. With ``expandable_segments`` each pool is one address range that grows by pages.
 
 The memory of a freed block is never given back to the device unless an allocation would fail without it.
+
+Not modelled: a block that another stream still works on (``Tensor.record_stream``) stays taken until that stream is
+done with it; here it is free at once, as it is for code that lets streams wait for each other.
 """
 
 from bisect import bisect_left, insort
