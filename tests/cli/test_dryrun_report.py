@@ -48,7 +48,7 @@ def test_page_and_snapshots_of_every_stage(folder: Path, capsys: pytest.CaptureF
     page = (folder / "page.html").read_text()
     assert not re.search(r"https?:|<script|<link|<img|@import|url\(", page)
     assert len(page) < 1_000_000
-    bars, *steps = charts(page)
+    bars, *steps, _time = charts(page)
     assert [text.text for text in bars.iter("text") if text.get("text-anchor") == "end"][-2:] == ["stage 0", "stage 1"]
     assert len(steps) == 2
     for chart in steps:
@@ -64,7 +64,7 @@ def test_the_peak_of_the_page_is_the_one_printed(folder: Path, capsys: pytest.Ca
     assert main(["dryrun", "small.yaml", "--target", "cpu", "--html", "page.html"]) == 0
     printed = re.search(r"peak (\S+ MiB) in (.*)", capsys.readouterr().out)
     assert printed
-    (chart,) = charts((folder / "page.html").read_text())
+    chart, _time = charts((folder / "page.html").read_text())
     assert f"peak {printed[1]}: {printed[2]}" in "".join(chart.itertext())
     tops = [float(size) for text in words(chart, "slice") for size in re.findall(r"(\S+) MiB at most here", text)]
     assert f"{max(tops):.2f} MiB" == printed[1]
@@ -78,7 +78,7 @@ def test_an_extrapolated_step_has_bars_and_says_why_no_curve(folder: Path, monke
     assert main(["dryrun", "small.yaml", "--fast", "--html", "page.html"]) == 0
     page = (folder / "page.html").read_text()
     assert "No curve: --fast" in page
-    (bars,) = charts(page)
+    bars, _time = charts(page)
     assert [text.text for text in bars.iter("text") if text.text in PHASES] == ["forward", "backward", *PHASES[3:]]
     assert "Modules that hold most at the peak" in page
 

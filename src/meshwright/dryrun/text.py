@@ -103,14 +103,23 @@ def _changes(changes: Changes, unit: Unit) -> Iterator[str]:
         yield "no single change would save memory"
         return
     yield f"what one change would save on the worst stage, {unit.name}"
+    yield from aligned(change_rows(changes, unit))
+    yield from (f"  {note}" for note in change_notes(changes, unit))
+
+
+def change_rows(changes: Changes, unit: Unit) -> list[Row]:
+    """What single changes save, under a head."""
     tried = changes.trial is not None
     heads = ["change", "computed", "then needs", *(["dry run", "then needs"] if tried else []), "", "step time"]
-    yield from aligned([heads, *(_change(changes, change, unit) for change in changes.rows)])
-    yield f"  computed: closed form, which needs {unit.named(changes.computed.needed)} for the run as it is"
-    if changes.trial is not None:
-        yield f"  dry run: in fast mode, which needs {unit.named(changes.trial.needed)} for the run as it is"
-    else:
-        yield f"  --levers dry-runs the first {MOST_DRY_RUNS} as well"
+    return [heads, *(_change(changes, change, unit) for change in changes.rows)]
+
+
+def change_notes(changes: Changes, unit: Unit) -> list[str]:
+    """What the columns of `change_rows` are held against."""
+    computed = f"computed: closed form, which needs {unit.named(changes.computed.needed)} for the run as it is"
+    if changes.trial is None:
+        return [computed, f"--levers dry-runs the first {MOST_DRY_RUNS} as well"]
+    return [computed, f"dry run: in fast mode, which needs {unit.named(changes.trial.needed)} for the run as it is"]
 
 
 def _change(changes: Changes, change: Change, unit: Unit) -> Row:

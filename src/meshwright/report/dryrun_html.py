@@ -6,11 +6,13 @@ from html import escape
 from meshwright.dryrun.analysis import Peak
 from meshwright.dryrun.findings import Findings, RankFound
 from meshwright.dryrun.tables import Row, Unit, by_phase, by_stage, messages, modules, moment, stages, unit_for
-from meshwright.dryrun.text import headline, rank_name, setting
+from meshwright.dryrun.text import change_notes, change_rows, headline, rank_name, setting
 from meshwright.dryrun.timeline import Timeline, timeline
+from meshwright.plan.explain import time_lines
 from meshwright.report.charts import Bar, Mark, legend, stacked_bars
 from meshwright.report.memory_chart import COLOURS, FAR, Level, memory_chart
 from meshwright.report.page import page, table
+from meshwright.report.plan_html import time_bars
 
 ALL_POINTS, MOST_POINTS, LEAST_POINTS = 6000, 1200, 300
 """Points of all curves together, of one, and of one where there are very many stages."""
@@ -27,6 +29,7 @@ def dryrun_page(findings: Findings) -> str:
     points = max(min(MOST_POINTS, ALL_POINTS // len(ranks)), LEAST_POINTS)
     sections = [_stages(findings, unit)] if len(ranks) > 1 else []
     sections += [_rank(findings, found, unit, points) for found in ranks]
+    sections += [_changes(findings, unit), _time(findings)]
     took = sum(found.result.seconds for found in ranks)
     return page(
         kind="meshwright dryrun",
@@ -34,7 +37,7 @@ def dryrun_page(findings: Findings) -> str:
         heading=headline(findings),
         asked="; ".join(setting(findings)),
         sections=sections,
-        footer=f"Dry run of {took:.1f} s. Hover over a chart for its figures.",
+        footer=f"Running these ranks took {took:.1f} s here. Hover over a chart for its figures.",
     )
 
 
@@ -70,6 +73,24 @@ def _rank(findings: Findings, found: RankFound, unit: Unit, points: int) -> str:
             f"<p>Matrix products and attention: {result.traffic.flops / 1e12:.2f} TFLOP in a step, recomputation"
             " included.</p></section>",
         ]
+    )
+
+
+def _changes(findings: Findings, unit: Unit) -> str:
+    if not findings.changes.rows:
+        return ""
+    notes = ". ".join(change_notes(findings.changes, unit))
+    return (
+        f"<section><h2>What one change would save on the worst stage, {unit.name}</h2>"
+        f'<p class="note">{escape(notes)}.</p>{_table(change_rows(findings.changes, unit))}</section>'
+    )
+
+
+def _time(findings: Findings) -> str:
+    said = next(time_lines(findings.changes.computed)).removeprefix("time of a step: ")
+    return (
+        f'<section><h2>Time of a step</h2><p class="note">{escape(said)}. In closed form.</p>'
+        f"{time_bars([('the whole step', findings.time)])}</section>"
     )
 
 

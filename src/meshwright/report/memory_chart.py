@@ -124,7 +124,8 @@ def _lines(line: Timeline, frame: _Frame, levels: Sequence[Level]) -> Iterator[s
         yield f'<polyline class="{kind}" points="{" ".join(_corners(line.points, sizes, frame))}"/>'
     for level in levels:
         y = f"{frame.y(level.bytes):.1f}"
-        yield f'<line class="{level.kind}" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>'
+        for kind in ("halo", level.kind):
+            yield f'<line class="{kind}" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>'
 
 
 def _boundaries(spans: Sequence[Span], frame: _Frame) -> Iterator[str]:

@@ -17,7 +17,7 @@ from meshwright.plan.text import (
     table_rows,
     verdict,
 )
-from meshwright.plan.time.report import TERMS
+from meshwright.plan.time.report import TERMS, TimeReport
 from meshwright.plan.time.step import timeline
 from meshwright.plan.words import CATEGORY_WORDS, TERM_WORDS, seconds
 from meshwright.report.charts import Bar, Mark, legend, stacked_bars, timeline_svg
@@ -98,21 +98,25 @@ def _memory_parts(candidate: Candidate) -> tuple[tuple[str, str, float], ...]:
 
 
 def _time(rows: Sequence[Candidate]) -> str:
-    bars = []
-    for item in rows:
-        assert item.time is not None
-        terms = item.time.terms
-        parts = tuple((str(term), TERM_WORDS[term], terms.get(term, 0.0)) for term in TERMS)
-        bars.append(Bar(name=layout_words(item), parts=parts, total=seconds(item.seconds)))
-    if not bars:
+    reports = [(layout_words(item), item.time) for item in rows if item.time is not None]
+    if not reports:
         return ""
-    used = {colour for bar in bars for colour, _, value in bar.parts if value > 0}
-    words = {colour: word for colour, word in TIME_COLOURS.items() if colour in used}
     return (
         "<h2>Time of a step</h2>"
         '<p class="note">Seconds. Messages count only where compute does not hide them.</p>'
-        f"{legend(words)}{stacked_bars(bars, unit='s', label='step time by layout')}"
+        f"{time_bars(reports)}"
     )
+
+
+def time_bars(reports: Sequence[tuple[str, TimeReport]]) -> str:
+    """A bar of each step's terms, in seconds, with the legend of all."""
+    bars = []
+    for name, report in reports:
+        parts = tuple((str(term), TERM_WORDS[term], report.terms.get(term, 0.0)) for term in TERMS)
+        bars.append(Bar(name=name, parts=parts, total=seconds(report.seconds)))
+    used = {colour for bar in bars for colour, _, value in bar.parts if value > 0}
+    words = {colour: word for colour, word in TIME_COLOURS.items() if colour in used}
+    return f"{legend(words)}{stacked_bars(bars, unit='s', label='step time')}"
 
 
 def _pipeline(rows: Sequence[Candidate]) -> str:
