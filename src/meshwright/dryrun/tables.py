@@ -29,6 +29,10 @@ class Unit:
         """Two decimals, without the unit."""
         return f"{value / self.bytes:.2f}"
 
+    def shows(self, value: float) -> bool:
+        """Whether anything but 0.00 is left of it."""
+        return abs(value) >= self.bytes / 200
+
     def named(self, value: float) -> str:
         """Two decimals, with the unit."""
         return f"{self.of(value)} {self.name}"
@@ -82,7 +86,7 @@ def modules(peak: Peak, unit: Unit) -> list[Row]:
     sums: Counter[str] = Counter()
     for name, held in peak.modules.items():
         sums[LAYER.sub("layers.*", name) or "outside the model"] += held
-    return [(name, unit.of(held)) for name, held in sums.most_common(MODULES_SHOWN) if held >= unit.bytes / 200]
+    return [(name, unit.of(held)) for name, held in sums.most_common(MODULES_SHOWN) if unit.shows(held)]
 
 
 def messages(result: DryRun, layout: Layout, devices_per_node: int) -> list[Row]:
@@ -136,10 +140,10 @@ def _categories(heads: Sequence[str], peaks: Sequence[Peak], unit: Unit) -> list
     rows: list[Row] = [("", *heads)]
     for name in get_args(Category):
         held = [peak.categories.get(name, 0) for peak in peaks]
-        if any(held):
+        if any(map(unit.shows, held)):
             rows.append((name, *(unit.of(size) if size else "-" for size in held)))
     rest = [peak.bytes - sum(peak.categories.values()) for peak in peaks]
-    if any(rest):
+    if any(map(unit.shows, rest)):
         rows.append(("rest of the estimate", *map(unit.of, rest)))
     rows.append(("total", *(unit.of(peak.bytes) for peak in peaks)))
     return rows

@@ -39,8 +39,9 @@ def report(findings: Findings) -> list[str]:
         lines += [f"stages, {unit.name}", *aligned(stages(findings.ranks, unit), left=(6,)), ""]
         lines += [f"at the peak of each stage, {unit.name}", *aligned(by_stage(findings.ranks, unit)), ""]
     lines += [*_rank(findings, worst, unit), *_changes(findings.changes, unit), "", *_time(findings), ""]
-    took = sum(rank.result.seconds for rank in findings.ranks)
-    return [*lines, f"dry run took {took:.1f} s"]
+    tried = [change.trial for change in findings.changes.rows] + [findings.changes.trial]
+    runs = [rank.result for rank in findings.ranks] + [trial.result for trial in tried if trial is not None]
+    return [*lines, f"dry runs took {sum(result.seconds for result in runs):.1f} s"]
 
 
 def headline(findings: Findings) -> str:
