@@ -78,15 +78,19 @@ def test_blocks_fill_their_segments_which_do_not_overlap(data: dict) -> None:
         assert first["address"] + first["total_size"] < second["address"]
 
 
-def test_storages_of_the_trace_never_overlap(data: dict) -> None:
+def test_storages_of_the_trace_lie_in_segments_and_never_overlap(data: dict) -> None:
     live: dict[int, int] = {}
+    segments: list[range] = []
     for event in data["device_traces"][0]:
-        if event["action"] == "alloc":
-            start, end = event["addr"], event["addr"] + event["size"]
+        start, end = event["addr"], event["addr"] + event["size"]
+        if event["action"] == "segment_alloc":
+            segments.append(range(start, end))
+        elif event["action"] == "alloc":
+            assert any(segment.start <= start and end <= segment.stop for segment in segments)
             assert all(at + size <= start or end <= at for at, size in live.items())
             live[start] = event["size"]
         elif event["action"] == "free_completed":
-            assert live.pop(event["addr"]) == event["size"]
+            assert live.pop(start) == event["size"]
 
 
 def test_frames_say_where_the_peak_was_made(result: DryRun, data: dict) -> None:
