@@ -187,8 +187,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="store the constants in the planner")
     given = parser.parse_args()
     table = stored.table()
-    reserve = table["default"]["default"]["reserve"]
     for (engine, family), samples in groups(read_rows(given.measurements, given.subset)).items():
+        stored_before = table.get(engine, {}).get(family, {})
+        reserve = stored.constants(engine, family).reserve
         outside = any(sample.ran_out or sample.whole_device for sample in samples)
         free = [name for name in NAMES if name != "context" or outside]
         free = [name for name in free if name != "backlog" or engine == "nanotron"]
@@ -196,6 +197,7 @@ def main() -> None:
             free.remove("stream_gaps")
         values = fit(samples, reserve, free)
         kept = {name: value for name, value in zip(NAMES, values, strict=True) if name in free}
+        kept |= {name: value for name, value in stored_before.items() if name == "reserve"}
         error, apart = _error(samples, values, reserve), _left_out(samples, reserve, free)
         print(f"{engine} on {family}: {kept}; {len(samples)} rows, error {error:.2f} %, model left out {apart:.2f} %")
         # Families without rows of their own read what the engine's last family showed.

@@ -28,6 +28,26 @@ class Pass(NamedTuple):
     freed: float
     gradients: float
 
+    @property
+    def rise(self) -> float:
+        """Bytes above the beginning."""
+        return self.temporaries - self.freed + self.gradients
+
+
+def _product_backward(b: Block, made: float, weight: float, consumed: float, dropped: float) -> list[Event]:
+    """A projection's gradients: ``made`` bytes of its input's, and ``weight`` elements of its weight's.
+
+    Under autocast the latter is made in the compute dtype beside the weight's copy, and cast when that is gone.
+
+    Args:
+        consumed: temporaries that nothing reads after it.
+        dropped: saved tensors likewise.
+    """
+    if not b.autocast:
+        return [(made, 0, weight), (-consumed, dropped, 0)]
+    copy = weight * b.compute
+    return [(made + copy, 0, 0), (-consumed, copy + dropped, weight), (-copy, 0, 0)]
+
 
 def _leave_backward(b: Block) -> list[Event]:
     """Gradient of the residual stream to the gradient of a row-wise projection's output."""
@@ -82,22 +102,18 @@ def _dropout_backward(b: Block) -> list[Event]:
 
 
 def _feed_forward_backward(b: Block) -> list[Event]:
-    weight = b.hidden * b.inner
-    done: Event = (-b.G if b.sequence > 1 else 0.0, 0, 0)
-    head: list[Event] = [*_leave_backward(b), (b.F, 0, weight), done, (0, b.F, 0)]
+    weight, whole = b.hidden * b.inner, b.G if b.sequence > 1 else 0.0
+    head = [*_leave_backward(b), *_product_backward(b, b.F, weight, whole, b.F)]
     if not b.gated:
-        tail: list[Event] = [(b.F, 0, 0), (-b.F, b.F, 0), (b.G, 0, weight), (-b.F, b.G, 0)]
-        return [*head, *tail]
+        return [*head, (b.F, 0, 0), (-b.F, b.F, 0), *_product_backward(b, b.G, weight, b.F, b.G)]
     return [
         *head,
         (2 * b.F, 0, 0),
         (-b.F, 2 * b.F, 0),
-        (b.G, 0, weight),
-        (-b.F, 0, 0),
+        *_product_backward(b, b.G, weight, b.F, 0.0),
         (b.F, 0, 0),
         (-b.F, b.F, 0),
-        (b.G, 0, weight),
-        (-b.F, b.G, 0),
+        *_product_backward(b, b.G, weight, b.F, b.G),
         (b.G, 0, 0),
         (-2 * b.G, 0, 0),
     ]
@@ -116,19 +132,18 @@ def _attention_backward(b: Block) -> list[Event]:
     norms = [*_head_norm_backward(b, b.K), *_head_norm_backward(b, b.Q)] if b.qk_norm else []
     return [
         *_leave_backward(b),
-        (b.Q, 0, b.hidden * b.query),
-        (-b.G if b.sequence > 1 else 0.0, 0, 0),
+        *_product_backward(b, b.Q, b.hidden * b.query, b.G if b.sequence > 1 else 0.0, 0.0),
         (b.Q + 2 * keys + scratch, 0, 0),
         (-b.Q - scratch, 2 * b.Q + 2 * keys + b.statistics, 0),
         *folded,
         *rope,
         *norms,
-        (b.G - b.K, b.tables, b.hidden * b.key_value),
-        (b.G, 0, b.hidden * b.key_value),
-        (b.G - b.K, 0, 0),
+        *_product_backward(b, b.G, b.hidden * b.key_value, b.K, b.tables),
+        *_product_backward(b, b.G, b.hidden * b.key_value, b.K, 0.0),
+        (b.G, 0, 0),
         (-2 * b.G, 0, 0),
-        (b.G, 0, b.hidden * b.query),
-        (-b.Q - b.G, b.G, 0),
+        *_product_backward(b, b.G, b.hidden * b.query, b.Q, b.G),
+        (-b.G, 0, 0),
     ]
 
 
@@ -156,6 +171,15 @@ def backward_pass(b: Block, gradients_stay: bool) -> Pass:
     return _worst(b, backward_events(b), gradients_stay)
 
 
+def recompute_begins(b: Block, keep: Keep) -> Pass:
+    """The worst moment before a block makes its dropped tensors again, which the first node that reads one starts.
+
+    Kept results that nothing reads are still there then, unlike at the beginning of `backward_pass`.
+    """
+    worst = _worst(b, ((b.R, 0, 0), *_dropout_backward(b), *_leave_backward(b)), True)
+    return worst._replace(freed=worst.freed + remade(b, keep) - kept(b, keep))
+
+
 def final_norm_pass(b: Block) -> Pass:
     """The worst moment of the backward pass of the final norm, from the gradient that the head gives it."""
     return _worst(b, ((b.G, 0, 0), *_enter_backward(b), *_norm_backward(b)), True)
@@ -180,6 +204,7 @@ class BlockMemory:
         kept: until backward, by a layer that is not recomputed whole; ``kept_whole`` by one that is.
         remade: by either, once backward has made what was dropped again.
         backward: the worst moment where weight gradients stay; ``backward_in_place`` where they are added to others.
+        begins: the worst moment before anything is remade, by a layer that is not recomputed whole.
         head: from the final norm to its backward; ``final_norm`` is the worst moment of that.
     """
 
@@ -189,6 +214,7 @@ class BlockMemory:
     remade_whole: float
     backward: Pass
     backward_in_place: Pass
+    begins: Pass
     head: float
     final_norm: Pass
 
@@ -203,6 +229,7 @@ def block_memory(b: Block, keep: Keep) -> BlockMemory:
         remade_whole=remade(b, "input"),
         backward=backward_pass(b, True),
         backward_in_place=backward_pass(b, False),
+        begins=recompute_begins(b, keep),
         head=head_input(b),
         final_norm=final_norm_pass(b),
     )

@@ -8,6 +8,8 @@ viewed; gradients that are not reduced yet are accumulated in the reduction dtyp
 
 from collections.abc import Iterator
 
+from meshwright.plan.memory.fsdp_flight import Flight
+from meshwright.plan.memory.fsdp_forward import forward_moments
 from meshwright.plan.memory.fsdp_loss import loss_moments
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.fsdp_states import (
@@ -28,19 +30,19 @@ from meshwright.plan.memory.report import Moment
 
 def moments(stage: Stage) -> tuple[Moment, ...]:
     """Candidates for the peak of one stage, in the order of the step."""
-    found: list[Moment] = []
-    for live, later in stage.in_flight:
+    found = list(forward_moments(stage, stage.in_flight[0]))
+    for flight in stage.in_flight:
         if stage.last:
-            found += loss_moments(stage, live, later)
-        found += (_layer(stage, index, live, later) for index in _turning_points(stage))
+            found += loss_moments(stage, flight)
+        found += (_layer(stage, index, flight) for index in _turning_points(stage))
         if gathers_ahead(stage):
-            found += _gathers(stage, live, later)
+            found += _gathers(stage, flight)
         if reduces(stage):
-            found += _group_reductions(stage, live, later)
+            found += _group_reductions(stage, flight)
         if stage.first:
-            found.append(_embedding(stage, live, later))
+            found.append(_embedding(stage, flight))
         if stage.wrapped:
-            found += _last_reduction(stage, live, later)
+            found += _last_reduction(stage, flight)
     found.append(_optimizer(stage))
     return tuple(found)
 
@@ -55,19 +57,21 @@ def _turning_points(stage: Stage) -> list[int]:
     return sorted(points, reverse=True)
 
 
-def _layer(stage: Stage, index: int, live: float, later: bool) -> Moment:
+def _layer(stage: Stage, index: int, flight: Flight) -> Moment:
     """The worst moment of the backward pass of one layer."""
-    at = at_layer(stage, index, later)
+    at = at_layer(stage, index, flight)
     worst = stage.sizes.backward_in_place if at.in_place(stage) else stage.sizes.backward
+    if not stage.whole(index):
+        worst = max(worst, stage.sizes.begins, key=lambda one: one.rise)
     again = stage.remade_bytes(index) - stage.layer_bytes(index)
-    held = (live - 1) * stage.micro_batch_bytes + stage.below(index) + again - worst.freed
+    held = (flight.live - 1) * stage.micro_batch_bytes + stage.below(index) + again - worst.freed
     # The stage's output lives until its backward has ended.
     output = 0.0 if stage.last else stage.boundary
     first, _ = stage.group_of(index)
     return moment(
         stage,
         f"backward of layer {stage.layers[index]}",
-        weights=gathered_weights(stage, at) + stage.autocast_copies(index + 1),
+        weights=gathered_weights(stage, at) + stage.autocast_backward(index),
         gradients=gradients(stage, at) + worst.gradients,
         activations=held + output,
         communication=_ahead(stage, first) + _message(stage, at),
@@ -80,22 +84,22 @@ def _message(stage: Stage, at: InBackward) -> float:
     if not reduces(stage):
         return 0.0
     if not at.done:
-        return stage.formats.reduced * leftover_reduction(stage, at.later)
+        return stage.formats.reduced * leftover_reduction(stage, at.flight.later)
     return stage.formats.reduced * min(at.done, stage.fused_layers) * stage.weights.layer
 
 
-def _gathers(stage: Stage, live: float, later: bool) -> Iterator[Moment]:
+def _gathers(stage: Stage, flight: Flight) -> Iterator[Moment]:
     """Gathering the next group at the beginning of the top and of the second group's backward."""
     top = len(stage.layers) - 1
     for index in {top, max(stage.group_of(top)[0] - 1, 0)}:
         first, last = stage.group_of(index)
-        at = at_layer(stage, last, later)
+        at = at_layer(stage, last, flight)
         yield moment(
             stage,
             f"gathering below layer {stage.layers[first]}",
             weights=gathered_weights(stage, at),
             gradients=gradients(stage, at),
-            activations=(live - 1) * stage.micro_batch_bytes + stage.below(last),
+            activations=(flight.live - 1) * stage.micro_batch_bytes + stage.below(last),
             communication=gathering(stage, _ahead(stage, first)) + _message(stage, at),
             temporaries=stage.boundary,
         )
@@ -109,13 +113,13 @@ def _ahead(stage: Stage, first: int) -> float:
     return stage.formats.gathered * below
 
 
-def _group_reductions(stage: Stage, live: float, later: bool) -> Iterator[Moment]:
+def _group_reductions(stage: Stage, flight: Flight) -> Iterator[Moment]:
     """Reducing the gradients of the top and of the bottom group of layers."""
     top = len(stage.layers) - 1
     for first, last in {stage.group_of(top), stage.group_of(0)}:
-        at = at_reduction(stage, (first, last), later)
+        at = at_reduction(stage, (first, last), flight)
         elements = (last - first + 1) * stage.weights.layer
-        held = (live - 1) * stage.micro_batch_bytes + stage.below(first - 1)
+        held = (flight.live - 1) * stage.micro_batch_bytes + stage.below(first - 1)
         whole, buffers = _reduction(stage, at, elements, stage.weights.down)
         yield moment(
             stage,
@@ -135,7 +139,7 @@ def _reduction(stage: Stage, at: InBackward, elements: float, final: float) -> t
     variable of ``foreach_reduce`` holds the gradient of the group's final weight until the end.
     """
     reduced = stage.formats.reduced
-    accumulated = at.later and stage.zero <= 1
+    accumulated = at.flight.later and stage.zero <= 1
     unreduced = elements * (reduced if accumulated else stage.formats.gradient)
     copy_in = (unreduced, reduced * elements)
     copies = 3 if stage.shards == 1 else 1 + stage.host + 1 / stage.shards
@@ -144,10 +148,10 @@ def _reduction(stage: Stage, at: InBackward, elements: float, final: float) -> t
     return max(copy_in, reduce, key=sum)
 
 
-def _embedding(stage: Stage, live: float, later: bool) -> Moment:
+def _embedding(stage: Stage, flight: Flight) -> Moment:
     """The dense gradient of the embedding, after the backward of all layers."""
-    at = after_layers(stage, later)
-    made = stage.formats.gradient * stage.weights.embedding
+    at = after_layers(stage, flight)
+    made = stage.formats.gradient * (stage.weights.embedding + _sum_of_tied(stage))
     _, last = stage.group_of(0)
     waiting = stage.formats.reduced * (last + 1) * stage.weights.layer if reduces(stage) else 0.0
     return moment(
@@ -155,19 +159,26 @@ def _embedding(stage: Stage, live: float, later: bool) -> Moment:
         "backward of the embedding",
         weights=gathered_weights(stage, at),
         gradients=gradients(stage, at) + made,
-        activations=(live - 1) * stage.micro_batch_bytes,
+        activations=(flight.live - 1) * stage.micro_batch_bytes,
         communication=waiting,
-        temporaries=max(2 * stage.boundary, _cast_to_accumulate(stage, later)),
+        temporaries=max(2 * stage.boundary, _cast_to_accumulate(stage, flight)),
     )
 
 
-def _cast_to_accumulate(stage: Stage, later: bool) -> float:
+def _sum_of_tied(stage: Stage) -> float:
+    """Elements of the sum of a tied weight's two gradients: autograd adds a view of one or a distributed tensor to the
+    other out of place (torch/csrc/autograd/input_buffer.cpp, ``accumulate``)."""
+    in_place = stage.block.autocast and stage.block.tensor == 1
+    return 0.0 if in_place else stage.tied_elements
+
+
+def _cast_to_accumulate(stage: Stage, flight: Flight) -> float:
     """A CPU casts a 16-bit gradient in a copy before it is added to the fp32 sum."""
-    casts = stage.host and later and stage.zero <= 1 and stage.formats.casts
+    casts = stage.host and flight.later and stage.zero <= 1 and stage.formats.casts
     return stage.formats.reduced * stage.weights.embedding if casts else 0.0
 
 
-def _last_reduction(stage: Stage, live: float, later: bool) -> tuple[Moment, ...]:
+def _last_reduction(stage: Stage, flight: Flight) -> tuple[Moment, ...]:
     """Reductions after backward: root and embedding, and under a pipeline with ZeRO-0 or 1 all groups."""
     first, last = stage.group_of(0)
     layers = (last - first + 1) * stage.weights.layer
@@ -175,23 +186,25 @@ def _last_reduction(stage: Stage, live: float, later: bool) -> tuple[Moment, ...
     elements = max(stage.root, stage.own_embedding, layers if deferred else 0.0)
     if elements == 0.0:
         return ()
-    at = after_layers(stage, later)
+    at = after_layers(stage, flight)
     final = stage.weights.down if elements == layers else stage.weights.embedding
     whole, buffers = _reduction(stage, at, elements, final)
     # Root and embedding come before the layers.
     others = max(stage.root + stage.own_embedding - elements, 0.0)
     pending = stage.elements - elements if deferred else others
     gathered = stage.blocks - elements if deferred and elements == layers else pending
-    unreduced = stage.formats.reduced if later and stage.zero <= 1 else stage.formats.gradient
+    if stage.zero == 2 and not flight.last:
+        gathered = stage.elements
+    unreduced = stage.formats.reduced if flight.later and stage.zero <= 1 else stage.formats.gradient
     finished = 0.0 if deferred else stage.formats.stored * stage.blocks / stage.shards
-    if later and stage.zero >= 2:
+    if flight.later and stage.zero >= 2:
         finished = stage.formats.stored * stage.elements / stage.shards
     last_moment = moment(
         stage,
         "last reductions",
         weights=stage.formats.gathered * (gathered if stage.zero <= 2 else others),
         gradients=whole + unreduced * pending + finished,
-        activations=0.0 if deferred else (live - 1) * stage.micro_batch_bytes,
+        activations=0.0 if deferred else (flight.live - 1) * stage.micro_batch_bytes,
         communication=buffers,
         in_backward=not deferred,
     )

@@ -7,12 +7,10 @@ from meshwright.plan.job import Job
 from meshwright.plan.memory.block_backward import BlockMemory, block_memory
 from meshwright.plan.memory.cut import stage_layers
 from meshwright.plan.memory.decoder_block import Block
+from meshwright.plan.memory.fsdp_flight import Flight, flights
 from meshwright.plan.memory.fsdp_traits import LEVELS, TRAITS, Formats, Traits, block_of, keep_of, on_host
 from meshwright.plan.memory.fsdp_weights import Weights, weights_of
-
-Flight = tuple[tuple[float, bool], ...]
-"""Candidates for the fullest moment: micro-batches whose activations live, and whether an earlier one has left
-gradients."""
+from meshwright.plan.memory.workspace import cublas_workspaces
 
 
 @dataclass(kw_only=True)
@@ -35,6 +33,7 @@ class Stage:
         own_embedding: elements of the embedding where it is a group of its own.
         root: elements of the root group: final norm and head, and the embedding where it is not a group.
         head_elements: elements whose gradients the head makes.
+        tied_elements: of them, those whose gradient waits for that of the embedding, which is the same weight.
         blocks / elements: elements of all blocks, and of all weights.
         boundary: hidden states between stages, one micro-batch.
         holds_inputs: the pipeline holds the received input of a micro-batch until its backward has ended.
@@ -50,6 +49,7 @@ class Stage:
         input_bytes: token ids, labels and rotary tables.
         receive_bytes: buffers of torch's pipeline stages for the whole run (`Traits.own_stages`).
         received_gradient: the one whose backward pass runs, where stages hold it no longer.
+        workspaces: of matrix products.
     """
 
     job: Job
@@ -74,6 +74,7 @@ class Stage:
     own_embedding: float = field(init=False)
     root: float = field(init=False)
     head_elements: float = field(init=False)
+    tied_elements: float = field(init=False)
     blocks: float = field(init=False)
     elements: float = field(init=False)
     boundary: float = field(init=False)
@@ -84,12 +85,13 @@ class Stage:
     logits: float = field(init=False)
     head_bytes: float = field(init=False)
     micro_batch_bytes: float = field(init=False)
-    in_flight: Flight = field(init=False)
+    in_flight: tuple[Flight, ...] = field(init=False)
     stored_bytes: float = field(init=False)
     optimizer_bytes: float = field(init=False)
     input_bytes: float = field(init=False)
     receive_bytes: float = field(init=False)
     received_gradient: float = field(init=False)
+    workspaces: float = field(init=False)
 
     def __post_init__(self) -> None:
         job, layout = self.job, self.job.layout
@@ -106,7 +108,7 @@ class Stage:
         self._count_weights()
         self._size_activations()
         self._size_base()
-        self.in_flight = self._in_flight()
+        self.in_flight = flights(job, self.number, self.zero)
 
     def _count_weights(self) -> None:
         weights, tied = self.weights, self.job.network.tied
@@ -116,6 +118,7 @@ class Stage:
         self.root = weights.norm + weights.head if self.last else 0.0
         self.root += weights.embedding if self.embedding_here and not self.own_embedding else 0.0
         self.head_elements = weights.norm + (weights.head or weights.embedding) if self.last else 0.0
+        self.tied_elements = weights.embedding if tied and self.first and self.last else 0.0
         self.blocks = len(self.layers) * weights.layer
         self.elements = self.root + self.own_embedding + self.blocks
 
@@ -132,9 +135,9 @@ class Stage:
         self.logits = (self.chunk or block.tokens) * self.columns * block.compute
         self.head_bytes = self.sizes.head if self.last else 0.0
         self.micro_batch_bytes = self.below(len(self.layers) - 1)
-        self.micro_batch_bytes += self.autocast_copies(len(self.layers))
+        self.micro_batch_bytes += self.autocast_kept(len(self.layers))
         if self.last:
-            self.micro_batch_bytes += self.autocast_head + self.head_bytes + (0.0 if self.chunk else self.logits)
+            self.micro_batch_bytes += self.head_bytes + (0.0 if self.chunk else self.autocast_head + self.logits)
         else:
             self.micro_batch_bytes += self.boundary
 
@@ -149,22 +152,7 @@ class Stage:
         own = self.traits.own_stages
         self.receive_bytes = 0.0 if own else ((not self.first) + (not self.last)) * count * self.boundary
         self.received_gradient = self.boundary if own and not self.last else 0.0
-
-    def _in_flight(self) -> Flight:
-        """1F1B holds ``stages - stage`` micro-batches (arXiv:2104.04473 section 2.2), GPipe all.
-
-        Interleaved, the warm-up of a rank is ``(chunks - 1) x stages + 2 x (stages - stage - 1) + 1`` passes through
-        one of its chunks of layers.
-        """
-        count, layout, chunks = self.micro_batches, self.job.layout, self.job.virtual_stages
-        if not self.pipelined:
-            return ((1, count > 1),)
-        after = layout.pipeline_stage - self.number - 1
-        depth = ((chunks - 1) * layout.pipeline_stage + 2 * after + 1) / chunks if chunks > 1 else after + 1
-        live = min(count, count if layout.pipeline_schedule == "gpipe" else depth)
-        if count > live:
-            return ((live, True),)
-        return ((live, False), (live - 1, True)) if live > 1 else ((live, False),)
+        self.workspaces = cublas_workspaces(self.job.cluster.device.family, deterministic=self.job.deterministic)
 
     def group_of(self, index: int) -> tuple[int, int]:
         """First and last index of the layers that travel with the layer at ``index`` of the stage."""
@@ -185,17 +173,34 @@ class Stage:
         """What the layer at ``index`` holds once backward has made again what was dropped."""
         return self.sizes.remade_whole if self.whole(index) else self.sizes.remade
 
-    def autocast_copies(self, layers: int) -> float:
+    def autocast_kept(self, layers: int) -> float:
         """16-bit copies of the matrices of the lowest layers, which autocast makes for each micro-batch and autograd
-        keeps."""
-        if not self.block.autocast:
+        keeps where the cast is not recomputed."""
+        if not self.block.autocast or "elementwise" in self.job.recompute.select:
             return 0.0
         return 2 * sum(not self.whole(index) for index in range(layers)) * self.weights.products
 
+    def autocast_backward(self, index: int) -> float:
+        """Copies at the backward pass of the layer at ``index``, whose own are there or have been made again."""
+        return self.autocast_kept(index) + 2 * self.block.autocast * self.weights.products
+
+    @property
+    def autocast_forward(self) -> float:
+        """Copies at the end of the forward pass, head included: autocast caches those of plain weights until then.
+
+        A part of a distributed tensor is no leaf of the graph, and none but leaves are cached
+        (aten/src/ATen/autocast_mode.cpp, ``cached_cast``).
+        """
+        if not self.block.autocast:
+            return 0.0
+        count = len(self.layers)
+        blocks = self.autocast_kept(count) if self.block.tensor > 1 else 2 * count * self.weights.products
+        return blocks + self.autocast_head
+
     @property
     def autocast_head(self) -> float:
-        """The copy of the head."""
-        return 2 * self.weights.head if self.block.autocast else 0.0
+        """The copy of the head, which a chunked loss makes again for each chunk."""
+        return 2 * self.block.autocast * self.last * (self.weights.head or self.weights.embedding)
 
     def below(self, index: int) -> float:
         """What the layers up to ``index`` keep of one micro-batch, and the pipeline of its input."""

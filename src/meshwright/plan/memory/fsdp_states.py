@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from meshwright.plan.memory.fsdp_flight import Flight
 from meshwright.plan.memory.fsdp_stage import Stage
 from meshwright.plan.memory.report import Category, Moment
 
@@ -10,7 +11,7 @@ class InBackward(NamedTuple):
     """A point of the backward pass of a micro-batch, in layers of the stage.
 
     Attributes:
-        later: an earlier micro-batch of the step has left gradients.
+        flight: the micro-batch.
         made: layers whose weight gradients have been made.
         done: layers of groups that are reduced.
         waiting: layers whose gradients wait for the rest of their group.
@@ -19,7 +20,7 @@ class InBackward(NamedTuple):
         embedding: the backward pass of the embedding has come.
     """
 
-    later: bool
+    flight: Flight
     made: int
     done: int
     waiting: int = 0
@@ -29,27 +30,27 @@ class InBackward(NamedTuple):
 
     def in_place(self, stage: Stage) -> bool:
         """Whether new weight gradients are added to older ones as they are made."""
-        return self.later and (not stage.wrapped or (stage.zero <= 1 and not stage.formats.casts))
+        return self.flight.later and (not stage.wrapped or (stage.zero <= 1 and not stage.formats.casts))
 
 
-def at_layer(stage: Stage, index: int, later: bool) -> InBackward:
+def at_layer(stage: Stage, index: int, flight: Flight) -> InBackward:
     """Where the backward pass of the layer at ``index`` begins."""
     first, last = stage.group_of(index)
     count = len(stage.layers)
-    return InBackward(later, count - 1 - index, count - 1 - last, waiting=last - index, gathered=last - first + 1)
+    return InBackward(flight, count - 1 - index, count - 1 - last, waiting=last - index, gathered=last - first + 1)
 
 
-def at_reduction(stage: Stage, group: tuple[int, int], later: bool) -> InBackward:
+def at_reduction(stage: Stage, group: tuple[int, int], flight: Flight) -> InBackward:
     """Where the gradients of a group are reduced."""
     first, last = group
     count = len(stage.layers)
-    return InBackward(later, count - first, count - 1 - last, reducing=last - first + 1)
+    return InBackward(flight, count - first, count - 1 - last, reducing=last - first + 1)
 
 
-def after_layers(stage: Stage, later: bool) -> InBackward:
+def after_layers(stage: Stage, flight: Flight) -> InBackward:
     """After the backward pass of all layers."""
     count = len(stage.layers)
-    return InBackward(later, count, count, embedding=True)
+    return InBackward(flight, count, count, embedding=True)
 
 
 def moment(
@@ -73,6 +74,7 @@ def moment(
         "logits": logits,
         "communication": stage.receive_bytes + in_backward * stage.received_gradient + communication,
         "temporaries": temporaries,
+        "framework": stage.workspaces,
     }
     return Moment(name=name, parts=parts)
 
@@ -105,18 +107,25 @@ def gathered_weights(stage: Stage, at: InBackward) -> float:
     if stage.zero == 3:
         embedding = stage.own_embedding if at.embedding else 0.0
         return stage.formats.gathered * (stage.root + embedding + at.gathered * stage.weights.layer)
-    freed = 0 if stage.pipelined else at.done + at.reducing
-    return stage.formats.gathered * (stage.elements - freed * stage.weights.layer)
+    return stage.formats.gathered * (stage.elements - freed_layers(stage, at) * stage.weights.layer)
+
+
+def freed_layers(stage: Stage, at: InBackward) -> int:
+    """Layers whose gathered weights are free again where they stay gathered for the step: those that the last backward
+    pass has reduced. With ZeRO-0 and 1 a pipeline reduces at its very end."""
+    return at.done + at.reducing if at.flight.last and reduces(stage) else 0
 
 
 def gradients(stage: Stage, at: InBackward) -> float:
     """Gradients that live before the layer at this point makes its own."""
     formats, layer = stage.formats, stage.weights.layer
+    if at.flight.later and not stage.wrapped:
+        return formats.gradient * (stage.elements + stage.tied_elements)
     if not stage.wrapped:
-        return formats.gradient * (stage.elements if at.later else stage.head_elements + at.made * layer)
-    total = _older(stage, at) if at.later else _finished(stage, at)
+        return formats.gradient * (stage.head_elements + at.made * layer)
+    total = _older(stage, at) if at.flight.later else _finished(stage, at)
     if at.in_place(stage):
-        return total
+        return total + formats.gradient * stage.tied_elements
     return total + formats.gradient * (stage.head_elements + at.waiting * layer)
 
 

@@ -6,9 +6,7 @@ from meshwright.plan.engines import EngineName
 from meshwright.plan.job import Job
 from meshwright.plan.memory.megatron_stage import Stage, shards_sequence
 from meshwright.plan.memory.report import Category, Moment
-
-MIB = 2**20
-NVIDIA = ("ampere", "hopper", "blackwell", "ada")
+from meshwright.plan.memory.workspace import MIB, NVIDIA, WIDE, cublas_workspaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +72,13 @@ def moments(job: Job, stage: Stage, fixed: Fixed) -> tuple[Moment, ...]:
 
 
 def workspace(job: Job) -> float:
-    """Bytes of matrix-product workspaces: two handles of cuBLAS (forward and backward threads) and Transformer Engine.
+    """Bytes of matrix-product workspaces: cuBLAS and Transformer Engine.
 
-    Sources: PyTorch ``aten/src/ATen/cuda/CublasHandlePool.cpp`` (32 MiB on Hopper, else 8.125 MiB; deterministic
-    runs set ``CUBLAS_WORKSPACE_CONFIG=:4096:8``, 32 MiB); Transformer Engine ``pytorch/module/base.py``
-    (32 MiB from Hopper on, else 4 MiB).
+    Source of the latter: ``pytorch/module/base.py`` (32 MiB from Hopper on, else 4 MiB).
     """
     family = job.cluster.device.family
-    if family not in NVIDIA:
-        return 0.0
-    cublas = 32 * MIB if family == "hopper" or job.deterministic else 8.125 * MIB
-    engine = (32 if family in ("hopper", "blackwell") else 4) * MIB if job.engine.name == "megatron" else 0
-    return 2 * cublas + engine
+    engine = (32 if family in WIDE else 4) * MIB if job.engine.name == "megatron" and family in NVIDIA else 0
+    return cublas_workspaces(family, deterministic=job.deterministic) + engine
 
 
 def loss_kernel(job: Job) -> LossKernel:
