@@ -56,12 +56,19 @@ def execute(
         steps: the last is the one to report: the first also makes what is made once.
         real: allocate for real (CPU only); the values are meaningless, the sizes are the same.
     """
+    with _garbage_kept():
+        return _followed(spec, layout, train, rank, on=on, steps=steps, real=real)
+
+
+def _followed(
+    spec: ModelSpec, layout: Layout, train: TrainSpec, rank: int, *, on: Target, steps: int, real: bool
+) -> Execution:
     started = time.perf_counter()
     observer = TrafficObserver()
     with fake_world(rank, layout.world_size, real_tensors=real), on.kernels():
         position = Position()
         tracker = MemoryTracker(position, rounding=on.rounding, workspaces=on.workspaces, observer=observer)
-        with tracker.watching(), _garbage_kept():
+        with tracker.watching():
             state, batch = rank_state(spec, layout, train), rank_batch(train)
             observe(state, position, tracker)
             tracker.tag((batch.tokens, batch.labels), "inputs")
@@ -80,7 +87,7 @@ def execute(
 def _garbage_kept() -> Iterator[None]:
     """Leave cycles of Python objects alone: when they are found depends on everything else in the process.
 
-    What exists already is not looked at again either: with torch imported, that would take a tenth of a second.
+    Where they are looked for, then not among what existed before: with torch imported, that takes a tenth of a second.
     """
     collecting, unfrozen = gc.isenabled(), gc.get_freeze_count() == 0
     gc.disable()
@@ -88,6 +95,7 @@ def _garbage_kept() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()
         if unfrozen:
             gc.unfreeze()
         if collecting:
