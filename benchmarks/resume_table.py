@@ -7,6 +7,8 @@ checkpoints, and is held against 30 steps without a break on the first layout.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import sys
 import tempfile
@@ -41,10 +43,9 @@ def losses(folder: Path, layouts: list[str]) -> list[float]:
         folder.mkdir(parents=True, exist_ok=True)
         config = write_config(folder, layout, **sections)
         last = number == len(layouts)
-        try:
-            run_ranks(train, ranks_of(layout), config, (), None if last else Disturbance(stop_after=number * each))
-        except InterruptedRun:
-            continue
+        disturbance = None if last else Disturbance(stop_after=number * each)
+        with contextlib.suppress(InterruptedRun), contextlib.redirect_stdout(io.StringIO()):
+            run_ranks(train, ranks_of(layout), config, (), disturbance)
     found = by_step(folder / "out", "train/loss")
     assert list(found) == list(range(1, STEPS + 1))
     return [loss for (loss,) in found.values() if loss is not None]

@@ -36,10 +36,10 @@ def go(folder: Path, layout: str, *overrides: str, disturbance: Disturbance | No
     return run_ranks(train, ranks_of(layout), write_config(folder, layout, **sections), overrides, disturbance)
 
 
-def stop(folder: Path, layout: str, step: int, **sections) -> None:
-    """Train until a failure right after a step."""
+def stop(folder: Path, layout: str, step: int, scale: float | None = None, **sections) -> None:
+    """Train until a failure right after a step; ``scale`` is set as the loss scale before step 3."""
     with pytest.raises(InterruptedRun, match=f"after step {step}"):
-        go(folder, layout, disturbance=Disturbance(stop_after=step), **sections)
+        go(folder, layout, disturbance=Disturbance(stop_after=step, scale=scale), **sections)
 
 
 def assert_equal_weights(a: list[Outcome], b: list[Outcome]) -> None:
@@ -77,14 +77,21 @@ def test_b16_resumed_twice_is_the_run_without_a_break_bit_for_bit(tmp_path, layo
         "dataset": {"num_parallel_workers": workers},
         "checkpoint": {"save_checkpoint_steps": 10},
     }
-    straight = go(tmp_path, layout, output_dir=str(tmp_path / "straight"), **sections)
+    scale = None
+    if layout == "dp2_zero1":
+        # The loss scale is part of the state; another one than a run begins with tells whether it comes back.
+        sections["amp_config"], scale = {"amp_level": "O2", "dtype": "float16"}, 2.0**12
+    straight = go(
+        tmp_path, layout, output_dir=str(tmp_path / "straight"), disturbance=Disturbance(scale=scale), **sections
+    )
     # Both failures lose steps since the last checkpoint: they are made again.
-    stop(tmp_path, layout, 13, **sections)
+    stop(tmp_path, layout, 13, scale, **sections)
     stop(tmp_path, layout, 22, **sections)
     last = go(tmp_path, layout, **sections)
-    steps = by_step(tmp_path / "out", *TRAINED)
+    steps = by_step(tmp_path / "out", *TRAINED, "train/loss_scale")
     assert list(steps) == list(range(1, 31))
-    assert steps == by_step(tmp_path / "straight", *TRAINED)
+    assert steps == by_step(tmp_path / "straight", *TRAINED, "train/loss_scale")
+    assert steps[30][-1] == scale
     assert_equal_weights(straight, last)
     order = global_samples(straight)
     assert global_samples(last) == order[20:]
