@@ -185,13 +185,14 @@ def die_untracked(config: Path, where: str) -> None:
     raise AssertionError("the run did not die")
 
 
-@pytest.mark.parametrize("layout", ["one", "pp2"])
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("layout", "where", "told"),
     [
-        ("forward", "forward of micro-batch 2 of 4, in layers."),
-        ("backward", "backward of micro-batch 2 of 4"),
-        ("optimizer step", "optimizer step"),
+        ("one", "forward", "forward of micro-batch 2 of 4, in layers."),
+        ("one", "backward", "backward of micro-batch 2 of 4"),
+        ("one", "optimizer step", "optimizer step"),
+        ("pp2", "forward", "forward of micro-batch 2 of 4, in layers."),
+        ("pp2", "backward", "backward of micro-batch 2 of 4"),
     ],
 )
 def test_without_a_tracker_the_call_stack_tells_the_place(tmp_path, layout, where, told):
@@ -233,7 +234,7 @@ def train_watched(config: Path) -> None:
         Trainer(run, kind=KINDS["cpu"], device=torch.device("cpu"), memory=memory).fit()
 
 
-@pytest.mark.parametrize("layout", ["one", "pp2", "dp2_zero3"])
+@pytest.mark.parametrize("layout", ["pp2", "dp2_zero3"])
 def test_predicted_and_measured_peak_are_logged(tmp_path, layout, capsys):
     sizes = {**SIZES, "vocab_size": 2048}
     config = write_config(tmp_path, layout, model=sizes, train={"seq_length": 128, "train_steps": 3}, monitor=TRACKED)
@@ -246,7 +247,7 @@ def test_predicted_and_measured_peak_are_logged(tmp_path, layout, capsys):
         assert 0 < line["memory/after_step_gib"] < line["memory/peak_gib"]
     (told,) = [line for line in capsys.readouterr().out.splitlines() if "memory: predicted" in line]
     assert f"({steps[1]['memory/predicted_error_pct']:+.1f} %)" in told
-    assert ("over all ranks" in told) == (ranks_of(layout) > 1)
+    assert told.endswith("over all ranks")
     # gloo's threads may hold on to a message: the rank that needed least is the one that was predicted.
     assert abs(max(float(error) for error in re.findall(r"([+-][\d.]+) ", told))) < 3
 
