@@ -10,7 +10,7 @@ from meshwright.dryrun.text import change_notes, change_rows, headline, rank_nam
 from meshwright.dryrun.timeline import Timeline, timeline
 from meshwright.plan.explain import time_lines
 from meshwright.report.charts import Bar, Mark, legend, stacked_bars
-from meshwright.report.memory_chart import COLOURS, FAR, Level, memory_chart
+from meshwright.report.memory_chart import COLOURS, FAR, memory_chart, usable_words
 from meshwright.report.page import page, table
 from meshwright.report.plan_html import time_bars
 
@@ -103,9 +103,7 @@ def _over_time(findings: Findings, found: RankFound, unit: Unit, points: int) ->
         return f"<p>{escape(peak)}</p><p>{escape(ESTIMATED)}</p><h3>Memory at the worst moment of each phase</h3>{bars}"
     whole = timeline(result.execution.tape, cached=result.reserved is not None)
     line = whole.thinned(points)
-    words = "what the allocator may use" if found.verdict.outside else "usable"
-    levels = [Level(kind="limit", word=f"{words}, {unit_for(usable).named(usable)}", bytes=usable)]
-    chart = memory_chart(line, unit=unit, levels=levels, peak=peak, label=f"memory over one step. {peak}")
+    chart = memory_chart(line, unit=unit, usable=usable, peak=peak)
     return f'<h3>Memory over one step, {unit.name}</h3><p class="note">{escape(_how_drawn(whole, line))}</p>{chart}'
 
 
@@ -130,7 +128,7 @@ def _bars(peaks: Sequence[tuple[str, Peak]], unit: Unit, usable: int, label: str
     used = {colour for bar in bars for colour, _, _ in bar.parts}
     words = {colour: name for name, colour in COLOURS.items() if colour in used}
     near = usable <= FAR * max(peak.bytes for _, peak in peaks)
-    limit = Mark(kind="limit", value=usable / unit.bytes, text=f"{unit_for(usable).named(usable)} usable")
+    limit = Mark(kind="limit", value=usable / unit.bytes, text=usable_words(usable))
     return f"{legend(words)}{stacked_bars(bars, unit=unit.name, marks=[limit] if near else [], label=label)}"
 
 

@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 
 from meshwright.dryrun.analysis import Category
-from meshwright.dryrun.tables import Unit
+from meshwright.dryrun.tables import Unit, unit_for
 from meshwright.dryrun.timeline import Bytes, Span, Timeline
 from meshwright.report.charts import WIDTH, ticks
 
@@ -33,15 +33,6 @@ FAR = 2.0
 """A limit this many times above everything else is not drawn: it would press the curve flat."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Level:
-    """A line across the chart. ``kind``: its class in the style sheet."""
-
-    kind: str
-    word: str
-    bytes: int
-
-
 @dataclass(frozen=True)
 class _Frame:
     """Scales from events and bytes to the drawing."""
@@ -56,30 +47,30 @@ class _Frame:
         return TOP + HEIGHT * (1 - size / self.top)
 
 
-def memory_chart(line: Timeline, *, unit: Unit, levels: Sequence[Level], peak: str, label: str) -> str:
+def memory_chart(line: Timeline, *, unit: Unit, usable: int, peak: str) -> str:
     """The chart of a timeline and the legend of it.
 
     Args:
-        levels: lines to draw where they are not `FAR` above.
+        usable: bytes of the device for the allocator; a line, unless it is `FAR` above.
         peak: the worst moment in words.
-        label: what the chart is, for readers who do not see it.
     """
     highest = max(int(line.totals.max()), 0 if line.reserved is None else int(line.reserved.max()))
-    shown = [level for level in levels if level.bytes <= FAR * highest]
-    frame = _Frame(line.length, 1.04 * max([highest, *(level.bytes for level in shown)]))
+    near = usable <= FAR * highest
+    frame = _Frame(line.length, 1.04 * max(highest, usable if near else 0))
     height = TOP + HEIGHT + STRIP + BELOW
     pieces = [
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">',
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="memory over one step, {escape(peak)}">',
         *_axes(frame, unit),
         *_areas(line, frame),
         *_boundaries(line.spans, frame),
-        *_lines(line, frame, shown),
+        *_lines(line, frame),
+        *(_limit(usable, frame) if near else ()),
         *_strip(line.spans, frame),
         *_peak(line, frame, peak),
         *_slices(line, frame, unit),
         "</svg>",
     ]
-    return f'{_legend(line, unit, levels, shown)}<div class="scroll chart">{"".join(pieces)}</div>{_phase_legend()}'
+    return f'{_legend(line, unit, usable, near=near)}<div class="scroll chart">{"".join(pieces)}</div>{_phase_legend()}'
 
 
 def _axes(frame: _Frame, unit: Unit) -> Iterator[str]:
@@ -118,14 +109,16 @@ def _corners(points: Bytes, sizes: Bytes, frame: _Frame) -> Iterator[str]:
         yield f"{frame.x(points[place]):.1f} {height}"
 
 
-def _lines(line: Timeline, frame: _Frame, levels: Sequence[Level]) -> Iterator[str]:
+def _lines(line: Timeline, frame: _Frame) -> Iterator[str]:
     curves = [("total", line.totals)] + ([] if line.reserved is None else [("reserved", line.reserved)])
     for kind, sizes in curves:
         yield f'<polyline class="{kind}" points="{" ".join(_corners(line.points, sizes, frame))}"/>'
-    for level in levels:
-        y = f"{frame.y(level.bytes):.1f}"
-        for kind in ("halo", level.kind):
-            yield f'<line class="{kind}" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>'
+
+
+def _limit(usable: int, frame: _Frame) -> Iterator[str]:
+    y = f"{frame.y(usable):.1f}"
+    for kind in ("halo", "limit"):
+        yield f'<line class="{kind}" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>'
 
 
 def _boundaries(spans: Sequence[Span], frame: _Frame) -> Iterator[str]:
@@ -174,11 +167,11 @@ def _said(line: Timeline, place: int, unit: Unit) -> str:
     span = line.span_at(place)
     where = f"{span.phase}, micro-batch {span.micro_batch}" if span.micro_batch >= 0 else span.phase
     held = sorted(((int(sizes[place]), name) for name, sizes in line.categories.items()), reverse=True)
-    parts = [f"{name} {unit.of(size)}" for size, name in held if size >= unit.bytes / 200]
+    parts = [f"{name} {unit.of(size)}" for size, name in held if unit.shows(size)]
     return "\n".join([where, f"{unit.named(line.totals[place])} at most here:", *parts])
 
 
-def _legend(line: Timeline, unit: Unit, levels: Sequence[Level], shown: Sequence[Level]) -> str:
+def _legend(line: Timeline, unit: Unit, usable: int, *, near: bool) -> str:
     items = [
         f'<li><i style="background:var(--c-{colour})"></i>{escape(name)}</li>'
         for name, colour in COLOURS.items()
@@ -186,10 +179,14 @@ def _legend(line: Timeline, unit: Unit, levels: Sequence[Level], shown: Sequence
     ]
     if line.reserved is not None:
         items.append(f'<li><i class="line reserved"></i>reserved, {unit.named(line.reserved.max())} at most</li>')
-    for level in levels:
-        off = "" if level in shown else " (above this chart)"
-        items.append(f'<li><i class="line {level.kind}"></i>{escape(level.word)}{off}</li>')
+    above = "" if near else ", above this chart"
+    items.append(f'<li><i class="line limit"></i>{usable_words(usable)}{above}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def usable_words(usable: int) -> str:
+    """``77.10 GiB for the allocator``."""
+    return f"{unit_for(usable).named(usable)} for the allocator"
 
 
 def _phase_legend() -> str:
