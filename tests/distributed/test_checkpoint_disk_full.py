@@ -48,7 +48,7 @@ def overfill(root, what):
 
 
 @pytest.mark.parametrize(("what", "needed"), [("large", "8.0 MiB"), ("many", "8.9 MiB"), ("state", "2.9 MiB")])
-def test_full_disk(small_disk, what, needed):
+def test_b18_full_disk(small_disk, what, needed):
     messages = run_ranks(overfill, 2, small_disk, what)
     assert len(set(messages)) == 1
     assert f"no space left on the file system of {small_disk}" in messages[0]

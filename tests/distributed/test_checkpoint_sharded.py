@@ -91,7 +91,7 @@ def assert_same(loaded, reference):
 
 
 @pytest.mark.parametrize(("data", "model"), [(2, 2), (1, 4), (4, 1), (2, 1), (1, 2), (3, 1)])
-def test_saved_at_data2_model2_and_loaded_elsewhere(saved, data, model):
+def test_b17_saved_at_data2_model2_and_loaded_elsewhere(saved, data, model):
     path, reference = saved
     assert len(reference) == 4 * len(SHAPES)
     for rank, (loaded, rank_state) in enumerate(run_ranks(load_sharded, data * model, path, data, model)):

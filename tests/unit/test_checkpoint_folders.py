@@ -44,7 +44,7 @@ def test_nothing_there(tmp_path):
         (lambda p: p.rename(p.with_name(f".{p.name}.partial")), "interrupted before it was complete"),
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_by_name_and_saved_again(tmp_path, damage, reason):
+def test_b18_a_damaged_checkpoint_is_skipped_by_name_and_saved_again(tmp_path, damage, reason):
     save(tmp_path, 1)
     damaged = save(tmp_path, 2)
     damage(damaged)
@@ -71,7 +71,7 @@ def test_a_manifest_of_a_later_format_is_not_guessed_at(tmp_path):
     assert "has format 2; this version reads format 1" in why
 
 
-def test_keep_two_of_three(tmp_path):
+def test_b19_keep_two_of_three(tmp_path):
     for step in (9800, 9900, 10000):
         save(tmp_path, step, keep=2)
     assert names(tmp_path) == ["step-00009900", "step-00010000"]
@@ -79,13 +79,13 @@ def test_keep_two_of_three(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, None])
-def test_keep_zero_keeps_all(tmp_path, keep):
+def test_b19_keep_zero_keeps_all(tmp_path, keep):
     for step in (1, 2, 3):
         save(tmp_path, step, keep=keep)
     assert len(names(tmp_path)) == 3
 
 
-def test_keep_one_with_a_failing_save_keeps_the_old_one(tmp_path):
+def test_b19_keep_one_with_a_failing_save_keeps_the_old_one(tmp_path):
     save(tmp_path, 1, keep=1)
     with pytest.raises(store.CheckpointError):
         store.save(tmp_path, 2, tensors={}, state={"x": {1, 2}}, rank_state={}, run_id="run-a", keep=1)
@@ -94,7 +94,7 @@ def test_keep_one_with_a_failing_save_keeps_the_old_one(tmp_path):
     assert names(tmp_path) == ["step-00000002"]
 
 
-def test_another_runs_folders_are_never_counted_removed_or_resumed(tmp_path):
+def test_b19_another_runs_folders_are_never_counted_removed_or_resumed(tmp_path):
     foreign = save(tmp_path, 5000, run_id="run-b")
     before = {p: p.read_bytes() for p in foreign.rglob("*") if p.is_file()}
     for step in (10, 20):
@@ -112,7 +112,7 @@ def test_another_runs_folders_are_never_counted_removed_or_resumed(tmp_path):
     assert {p: p.read_bytes() for p in foreign.rglob("*") if p.is_file()} == before
 
 
-def test_an_incomplete_one_is_not_counted_and_goes_in_its_turn(tmp_path):
+def test_b19_an_incomplete_one_is_not_counted_and_goes_in_its_turn(tmp_path):
     save(tmp_path, 1, keep=2)
     (save(tmp_path, 2, keep=2) / "state.json").unlink()
     save(tmp_path, 3, keep=2)
