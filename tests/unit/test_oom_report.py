@@ -1,6 +1,7 @@
 """The report of a rank without memory: its numbers, its advice, and what counts as an error about memory."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from meshwright.diagnose.expected import ORDER, Expected, cluster_of, expected, 
 from meshwright.diagnose.oom_error import memory_error, ranks_short_of_memory, sizes_told
 from meshwright.diagnose.oom_report import EXPANDABLE, Part, Place, Shortage, amount, report
 from meshwright.diagnose.run_memory import comparison
+from meshwright.diagnose.tracked_memory import PLANNED
+from meshwright.dryrun.analysis import Category
 
 GIB = 2**30
 CONFIG = """
@@ -126,6 +129,10 @@ def test_the_comparison_of_one_rank_and_of_several():
     one = (12.34 * GIB, 12.30 * GIB)
     assert comparison([one]) == "memory: predicted 12.34 GiB, measured 12.30 GiB (+0.3 %)"
     assert comparison([one, (10 * GIB, 10.2 * GIB)]).endswith("(+0.3 %) on rank 0; -2.0 to +0.3 % over all ranks")
+
+
+def test_everything_that_the_tracker_tells_apart_has_its_place_in_the_plan():
+    assert set(PLANNED) == set(get_args(Category))
 
 
 def test_amounts_are_read_easily():

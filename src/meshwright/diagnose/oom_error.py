@@ -18,11 +18,11 @@ UNUSED = re.compile(r"([\d.]+) (\w+) is reserved by PyTorch but unallocated")
 SAYS_SO = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "outofmemory")
 TORCH_BACKWARD = frozenset({"_engine_run_backward", "backward_one_chunk", "stage_backward"})
 MICRO_BATCH_VARIABLES = (
-    # (function, its variable, what it counts from)
     ("forward_backward", "number", 1),
     ("forward_one_chunk", "fwd_chunk_id", 0),
     ("backward_one_chunk", "bwd_chunk_id", 0),
 )
+"""Functions of ours and of torch's pipeline stages, their variable, and what it counts from."""
 
 
 class InStep(NamedTuple):

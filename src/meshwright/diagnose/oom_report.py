@@ -16,7 +16,7 @@ FRAGMENTED = 0.2
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 SMALLEST_SHOWN = 0.002
 """Share of the total below which a part is not worth a line."""
-IN_STEP = ("forward", "backward", "gradients", "evaluation")
+AT_PEAK = ("forward", "backward", "gradients", "evaluation")
 """Phases that are held against the peak of the step."""
 MUCH_MORE = 0.05
 """Share of the total by which a part must exceed its plan to be called more than planned."""
@@ -119,7 +119,7 @@ def planned_moment(stage: StageMemory, phase: str) -> Moment:
     update = next(moment for moment in stage.moments if moment.name == "optimizer step")
     if phase.startswith("optimizer"):
         return update
-    if phase in IN_STEP:
+    if phase in AT_PEAK:
         return stage.peak
     return Moment(name="state between steps", parts={key: update.parts[key] for key in ("weights", "optimizer")})
 

@@ -61,16 +61,12 @@ class WatchedMemory(RunMemory):
         cluster = cluster_of(
             device_name(self.kind, self.device),
             device_family(self.kind, self.device),
-            self.memory_bytes() / (1 if self.kind.memory_stats else neighbours),
+            self.use().total / (1 if self.kind.memory_stats else neighbours),
             self.world_size,
             neighbours,
         )
         dtype: Any = str(formats(self.run.train.precision, self.kind).compute).removeprefix("torch.")
         return expected(self.run, cluster, self.rank, dtype)
-
-    def memory_bytes(self) -> float:
-        """What the device has, or the whole machine where processes share it."""
-        return self.use().total
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -107,7 +103,8 @@ class WatchedMemory(RunMemory):
     def step_done(self, *, last: bool) -> str | None:
         """After the second step, which has allocated all that later ones need, or after an only one: the comparison."""
         self._steps += 1
-        if not self.comparable or self._steps != (1 if last and self._steps == 1 else 2):
+        due = self._steps == 2 or (last and self._steps == 1)
+        if not (due and self.comparable):
             return None
         everyone: list[Any] = [None] * self.world_size
         dist.all_gather_object(everyone, (self.expected.stage.allocated, self.use().peak_allocated))

@@ -49,14 +49,19 @@ ProcessGroupGloo.cpp, _allgather_base and _reduce_scatter_base."""
 
 
 class OutOfMemory(MemoryError):
-    """An allocation that would pass ``monitor.memory_limit_gib``; sizes in bytes."""
+    """An allocation that would pass ``monitor.memory_limit_gib``; bytes.
 
-    def __init__(self, requested: int, allocated: int, limit: int, moment: Moment) -> None:
+    Attributes:
+        sizes: of each storage that was alive.
+    """
+
+    def __init__(self, requested: int, limit: int, moment: Moment, sizes: Mapping[Record, int]) -> None:
+        self.requested, self.allocated, self.limit = requested, sum(sizes.values()), limit
+        self.moment, self.sizes = moment, sizes
         super().__init__(
-            f"tried to allocate {amount(requested)} with {amount(allocated)} allocated:"
+            f"tried to allocate {amount(requested)} with {amount(self.allocated)} allocated:"
             f" more than monitor.memory_limit_gib ({amount(limit)})"
         )
-        self.requested, self.allocated, self.limit, self.moment = requested, allocated, limit, moment
 
 
 class LiveBytes(list[Event]):
@@ -79,7 +84,7 @@ class LiveBytes(list[Event]):
         """Take one event. Raises OutOfMemory where it would pass the limit."""
         change, record, moment = event
         if change > 0 and self.limit is not None and self.bytes + change > self.limit:
-            self.refused = OutOfMemory(change, self.bytes, self.limit, moment)
+            self.refused = OutOfMemory(change, self.limit, moment, dict(self.sizes))
             raise self.refused
         self.bytes += change
         self.peak = max(self.peak, self.bytes)
@@ -158,7 +163,8 @@ class TrackedMemory(WatchedMemory):
         # In a first step gathered weights have not been freed and filled again, by which the tracker tells them.
         self._tracker.tag(tuple(self.state.model.parameters()), "weights")
         step = self._position.now("").step
-        sizes: Counter[Planned] = Counter()
-        for record, size in self.live.sizes.items():
-            sizes[PLANNED[category(record, step)]] += size
-        return parts_of(sizes, planned_moment(self.expected.stage, phase))
+        alive = self.live.refused.sizes if self.live.refused else self.live.sizes
+        measured: Counter[Planned] = Counter()
+        for record, size in alive.items():
+            measured[PLANNED[category(record, step)]] += size
+        return parts_of(measured, planned_moment(self.expected.stage, phase))
