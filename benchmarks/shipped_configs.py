@@ -43,6 +43,10 @@ predictions of the planner; nothing here was measured on these devices. Each run
 `meshwright dryrun FILE --world-size DEVICES --hardware HARDWARE --all-stages`.
 
 """
+EXTRAPOLATED = """This table was written with `--fast`: dry runs are extrapolated from small ones, reserved memory is an
+estimate.
+
+"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ def main() -> int:
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if args.page:
-        args.page.write_text(INTRODUCTION + "\n".join(table(rows)) + "\n", encoding="utf-8")
+        how = EXTRAPOLATED if args.fast else ""
+        args.page.write_text(INTRODUCTION + how + "\n".join(table(rows)) + "\n", encoding="utf-8")
     return 0 if all(row["legal"] and row["fits"] for row in rows) else 1
 
 

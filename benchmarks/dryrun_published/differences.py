@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
 from torch.optim import adam
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -22,8 +23,9 @@ from meshwright.dryrun.exchange import exchanged
 from meshwright.model import attention
 from meshwright.model.decoder import Decoder
 from meshwright.model.loss import TokenLoss, VocabReduce
-from meshwright.parallel import apply, zero
-from meshwright.train import optimizer
+from meshwright.parallel import apply, pipeline, zero
+from meshwright.parallel.tensor import _VocabEmbedding, local
+from meshwright.train import optimizer, step
 
 _aten = torch.ops.aten
 
@@ -148,6 +150,55 @@ def _root_group() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _receive_buffers() -> Iterator[None]:
+    # The parts of torch's own stage that ours replaces.
+    names = ("_prepare_forward_infra", "_prepare_backward_infra", "_get_recv_ops", "forward_one_chunk")
+    with ExitStack() as stack:
+        for name in (*names, "backward_one_chunk"):
+            own = getattr(PipelineStage, name)
+            stack.enter_context(exchanged(pipeline._Stage, name, lambda _ours, own=own: own))
+        yield
+
+
+class _WholeGradient(torch.autograd.Function):
+    """Beside the gradient of this rank's rows, that of all others, added up in fp32."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BSD: Tensor, sums: list[Tensor], rows: int) -> Tensor:
+        ctx.sums, ctx.rows = sums, rows
+        return x_BSD.view_as(x_BSD)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        gradient = grad.new_empty(ctx.rows, grad.shape[-1])
+        if not ctx.sums:
+            ctx.sums.append(gradient.float())
+        return grad, None, None
+
+
+@contextmanager
+def _whole_embedding_gradient() -> Iterator[None]:
+    sums: list[Tensor] = []
+
+    def forward(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def embedded(self: nn.Embedding, ids: Tensor) -> Tensor:
+            others = self.num_embeddings - local(self.weight).shape[0]
+            return _WholeGradient.apply(own(self, ids), sums, others)
+
+        return embedded
+
+    def reduced(own: Callable[..., None]) -> Callable[..., None]:
+        def complete(*args: Any, **kwargs: Any) -> None:
+            sums.clear()
+            own(*args, **kwargs)
+
+        return complete
+
+    with exchanged(_VocabEmbedding, "forward", forward), exchanged(step, "complete_gradients", reduced):
+        yield
+
+
 RECOMPUTATION = Difference(
     "recompute",
     "keeps attention and every second matrix product of a layer, where `elementwise` keeps every product"
@@ -162,7 +213,8 @@ LOSS = Difference(
 )
 OPTIMIZER = Difference(
     "optimizer",
-    "AdamW as `foreach` with a temporary as large as the parameters held; ours is fused (torchtitan/optimizer.py)",
+    "updates by `foreach` operators, with a temporary as large as the parameters held; ours is fused"
+    " (torchtitan/optimizer.py)",
     _foreach_adamw,
 )
 ATTENTION = Difference(
@@ -176,4 +228,17 @@ ROOT = Difference(
     "gathers embedding, last norm and head together for the whole step and does not free the last layer after forward;"
     " ours gathers the embedding alone (torchtitan/parallelisms/parallelize_llama.py, `apply_fsdp`)",
     _root_group,
+)
+BUFFERS = Difference(
+    "receive buffers",
+    "keeps a receive buffer for every micro-batch and direction over the whole run, as torch's pipeline stage does;"
+    " ours makes them when they are needed (torch/distributed/pipelining/stage.py)",
+    _receive_buffers,
+)
+EMBEDDING = Difference(
+    "embedding gradient",
+    "adds up the gradient of all rows of an embedding that is split over ranks: DTensor's backward has no such split,"
+    " and the gradient is cut only when it is reduced (torch/distributed/tensor/_ops/_embedding_ops.py,"
+    " torch/distributed/fsdp/_fully_shard/_fsdp_param.py, `to_accumulated_grad_if_needed`)",
+    _whole_embedding_gradient,
 )

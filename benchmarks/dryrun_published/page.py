@@ -1,11 +1,13 @@
 """Figures of the comparison as lines and as a page."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 from benchmarks.dryrun_published.rows import LIMIT_PCT, ROWS
 
 GIB = 2**30
+WIDTH = 118
 Step = Mapping[str, Any]
 
 INTRODUCTION = """# Dry run against published peaks
@@ -23,7 +25,7 @@ the same tape and the same model of the allocator, none is a factor fitted to th
 READING = """## Reading it
 - The two eager rows are like for like: the same operators run one by one. The others were compiled and used float8
   products, which the dry run does not know; their error is that of taking one for the other.
-- What is left of the eager rows, about 3 GiB too little, is not explained by bytes of tensors. The likely part is
+- What is left of the eager rows, about 3 GiB too little, is not explained by bytes of tensors. A likely part is
   torch of 2024 itself: its process group told the allocator of tensors in use on its stream (`record_stream`), which
   delays their reuse until the device has come so far, and for which a replay without time has no answer.
 - Live tensors alone, without a model of the allocator, fall short of these figures by about a sixth.
@@ -83,7 +85,8 @@ def _steps(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _texts() -> list[str]:
     known = {difference.name: difference.text for row in ROWS for difference in row.differences}
-    return [f"- {name}: torchtitan {text}." for name, text in known.items()]
+    texts = [f"- {name}: torchtitan {text}." for name, text in known.items()]
+    return [fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for text in texts]
 
 
 def _categories(results: Sequence[Mapping[str, Any]]) -> list[str]:
