@@ -13,9 +13,14 @@ from torch.utils.checkpoint import checkpoint
 
 from meshwright.dryrun import cuda_kernels as kernels
 from meshwright.dryrun.analysis import category, curve, step_memory
+from meshwright.dryrun.execute import execute
 from meshwright.dryrun.position import Position
+from meshwright.dryrun.target import target
 from meshwright.dryrun.tracker import MemoryTracker
 from meshwright.dryrun.world import ON_REAL_RANKS, fake_world
+from meshwright.spec.layout import Layout
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.training import Batch, Precision, Recompute, TrainSpec
 
 FLOAT = 4
 
@@ -156,6 +161,25 @@ def test_nothing_of_torch_stays_changed():
     assert "FusedRmsNorm" not in type(nn.functional.rms_norm(x, (8,), torch.ones(8)).grad_fn).__name__
 
 
+def test_what_is_remembered_of_operators_is_what_torch_works_out():
+    """torch works out every result again that the fake mode remembers, and raises where they differ."""
+    model = ModelSpec(
+        num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=96, vocab_size=100
+    )
+    layout = Layout(data_parallel=2, model_parallel=2, zero_stage=3, use_seq_parallel=True)
+    train = TrainSpec(
+        seq_length=32,
+        batch=Batch(micro_batch_size=1, micro_batch_num=2, global_batch_size=4),
+        recompute=Recompute(select=("elementwise",)),
+        precision=Precision(amp_level="O2", dtype="bfloat16"),
+    )
+    hits = FakeTensorMode.cache_hits
+    with torch._dynamo.config.patch(fake_tensor_cache_crosscheck_enabled=True):
+        checked = execute(model, layout, train, 1, on=target("cuda"), steps=1)
+    assert FakeTensorMode.cache_hits > hits + 500
+    assert curve(checked.tape) == curve(execute(model, layout, train, 1, on=target("cuda"), steps=1).tape)
+
+
 def test_a_process_of_a_real_world_is_refused():
     with fake_world(0, 2), pytest.raises(RuntimeError, match="process group"), fake_world(0, 2):
         pass
@@ -168,8 +192,11 @@ def test_a_process_of_a_real_world_is_refused():
         (DeviceMesh._get_mesh_tensor_from_full_mesh, "nonzero"),
         (DeviceMesh.__init__, "tolist"),
         (_PipelineSchedule._warmup_p2p, "_inference_mode"),
+        (FakeTensorMode._cache_key, "_prep_args_for_hash"),
+        (FakeTensorMode._make_cache_entry, "_validate_cache_key"),
+        (FakeTensorMode._output_from_cache_entry, "_get_output_tensor_from_cache_entry"),
     ],
 )
 def test_this_torch_still_needs_what_is_exchanged(function, because):
-    """A release that fails here has changed a function that `fake_world` exchanges: look at it again."""
+    """A release that fails here has changed what `fake_world` exchanges or `QuickFakeMode` overrides: look again."""
     assert because in inspect.getsource(function)
