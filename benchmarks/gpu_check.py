@@ -72,7 +72,7 @@ class Bench:
 
     def run(self, text: str, words: Sequence[str]) -> tuple[Path, list[str], Run]:
         """A config as a file, its overrides, and what they resolve to on one device."""
-        path = self.folder / f"{abs(hash(text))}.yaml"
+        path = self.folder / "config.yaml"
         path.write_text(text, encoding="utf-8")
         asked = [*words, *self.words]
         return path, asked, resolve(load_config(path, asked), 1)
