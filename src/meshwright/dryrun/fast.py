@@ -3,6 +3,7 @@
 First steps are enough: later ones need the same (a test says so).
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ def _module(name: str, small: Problem, problem: Problem) -> str:
 def _layers_together(modules: Mapping[str, int]) -> dict[str, int]:
     sums: Counter[str] = Counter()
     for name, size in modules.items():
-        sums[f"all {ALL_LAYERS}" if name.startswith(f"{ALL_LAYERS}.") else name] += size
+        sums[re.sub(rf"^{ALL_LAYERS}\.\d+", f"{ALL_LAYERS}.*", name)] += size
     return dict(sums)
 
 
