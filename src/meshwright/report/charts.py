@@ -1,6 +1,6 @@
 """Charts as inline SVG: stacked bars and a pipeline timeline. Colours are names of variables in the style sheet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -51,7 +51,12 @@ def stacked_bars(bars: Sequence[Bar], *, unit: str, marks: Sequence[Mark] = (), 
         x = NAMES + mark.value * scale
         pieces.append(f'<line class="{mark.kind}" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{height - 20}"/>')
         pieces.append(f'<text class="soft" x="{x:.1f}" y="13" text-anchor="end">{escape(mark.text)}</text>')
-    return "".join([*pieces, "</svg>"])
+    return scrolling([*pieces, "</svg>"])
+
+
+def scrolling(pieces: Iterable[str]) -> str:
+    """A drawing that stays wide enough to be read: it scrolls on a narrow page."""
+    return f'<div class="scroll chart">{"".join(pieces)}</div>'
 
 
 def legend(entries: Mapping[str, str]) -> str:

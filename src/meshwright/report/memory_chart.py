@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.dryrun.analysis import Category
 from meshwright.dryrun.tables import Unit, unit_for
 from meshwright.dryrun.timeline import Bytes, Span, Timeline
-from meshwright.report.charts import WIDTH, ticks
+from meshwright.report.charts import WIDTH, scrolling, ticks
 
 COLOURS: Mapping[Category, str] = {
     "weights": "weights",
@@ -70,7 +70,7 @@ def memory_chart(line: Timeline, *, unit: Unit, usable: int, peak: str) -> str:
         *_slices(line, frame, unit),
         "</svg>",
     ]
-    return f'{_legend(line, unit, usable, near=near)}<div class="scroll chart">{"".join(pieces)}</div>{_phase_legend()}'
+    return f"{_legend(line, unit, usable, near=near)}{scrolling(pieces)}{_phase_legend()}"
 
 
 def _axes(frame: _Frame, unit: Unit) -> Iterator[str]:
