@@ -39,7 +39,7 @@ def check(args: argparse.Namespace) -> None:
     if args.snapshot and args.fast:
         raise ValueError("--snapshot needs the whole step; --fast runs small ones and extrapolates: leave it out")
     if args.snapshot and args.target == "cpu":
-        raise ValueError("--snapshot shows blocks of the caching allocator, which --target cpu does not have")
+        raise ValueError("--snapshot shows blocks of the caching allocator of CUDA devices; a CPU has none")
 
 
 def write(findings: "Findings", args: argparse.Namespace) -> None:
