@@ -173,6 +173,12 @@ def train_of(row: Row, layout: Layout) -> TrainSpec:
     )
 
 
+def short_train_of(row: Row, layout: Layout) -> TrainSpec:
+    """That step with no more micro-batches than accumulate gradients and fill the pipeline."""
+    batch = train_spec(layout, micro_batch_num=max(2, layout.pipeline_stage)).batch
+    return replace(train_of(row, layout), batch=batch)
+
+
 @cache
 def reference(spec: ModelSpec, precision: Precision) -> Trace:
     """One process: a plain loop in fp32; our own step at the same level in 16 bits."""
