@@ -17,8 +17,9 @@ from meshwright.launch.endpoint import Endpoint, choose_endpoint, parse_endpoint
 from meshwright.launch.environment import threads_per_rank, under_launcher, usable_cores
 from meshwright.launch.failure import Failure, is_communication_error, read_failure, record_failure, set_position
 from meshwright.launch.logs import Follower
-from meshwright.launch.nodes import LaunchError, Nodes
+from meshwright.launch.nodes import LaunchError, Nodes, parse_nodes
 from meshwright.launch.outcome import ExitReport, RankEnd, describe, first_cause
+from meshwright.launch.restart import curable
 
 GLOO = "[third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:34212: Connection reset by peer"
 
@@ -221,6 +222,32 @@ def test_several_nodes_need_an_endpoint_and_one_does_not(monkeypatch):
         choose_endpoint(None, Nodes(2, 2))
     with pytest.raises(LaunchError, match="cannot be resolved"):
         choose_endpoint("no-such-host.invalid:29400", Nodes(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("end", "again"),
+    [
+        (died(0, -signal.SIGKILL, 1.0), True),
+        (died(0, -signal.SIGABRT, 1.0), True),
+        (died(0, 7, 1.0), False),
+        (failed(0, 1.0, "RuntimeError: lost", communication=True), True),
+        (failed(0, 1.0, "RuntimeError: CUDA error: uncorrectable ECC error encountered"), True),
+        (failed(0, 1.0, "DataWorkerError: data worker 0 (pid 9) ended by signal SIGKILL at step 4"), True),
+        (failed(0, 1.0, "torch.OutOfMemoryError: CUDA out of memory"), False),
+        (failed(0, 1.0, "meshwright.train.nonfinite.NonFiniteError: step 3: the loss is nan"), False),
+        (failed(0, 1.0, "CheckpointError: no space left on device"), False),
+        (failed(0, 1.0, "ConfigErrors: train.yaml:3: unknown key"), False),
+    ],
+)
+def test_a_restart_is_made_where_it_can_help(end, again):
+    assert curable(ExitReport(code=1, log_dir=Path(), cause=end)) is again
+
+
+def test_nodes_parse_and_print():
+    assert (str(parse_nodes("2")), str(parse_nodes("1:4")), str(parse_nodes("3:3"))) == ("2", "1:4", "3")
+    for text in ("0", "2:1", "0:2", "1:", "two"):
+        with pytest.raises(LaunchError, match=f"--nnodes {text}: must be 1 or more, or MIN:MAX"):
+            parse_nodes(text)
 
 
 def test_ranks_share_the_cores_unless_the_user_says_otherwise(monkeypatch):

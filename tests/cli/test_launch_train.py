@@ -1,18 +1,15 @@
-"""``meshwright train`` as users start it: refusals before any worker, a run, torchrun, a killed rank, Ctrl-C."""
+"""Requests that ``meshwright train`` refuses before any worker starts, and what tests of training commands share."""
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from meshwright.checkpoint.manifest import verify
+from meshwright.cli import main
 
 LIMIT = 300
 CONFIG = """
@@ -67,80 +64,50 @@ def folder(tmp_path, corpus) -> Path:
         (["tiny.yaml", "--nproc-per-node", "0"], ["--nproc-per-node 0: must be 1 or more"]),
         (["tiny.yaml", "--nnodes", "2"], ["--nnodes 2", "--rdzv-endpoint"]),
         (["tiny.yaml", "--rdzv-endpoint", "node0"], ["--rdzv-endpoint node0", "HOST:PORT"]),
+        (["tiny.yaml", "--nnodes", "2:1"], ["--nnodes 2:1", "MIN:MAX"]),
+        (["tiny.yaml", "--max-restarts", "-1"], ["--max-restarts -1: must be 0 or more"]),
+        (
+            ["tiny.yaml", "--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:1025", "parallel_config.model_parallel=2"],
+            ["the layout tp2 zero0 does not fit 1 of 2 ranks", "parallel_config.data_parallel", "model_parallel 2"],
+        ),
     ],
-    ids=["no-config", "two-mistakes", "no-data", "ranks", "no-ranks", "no-endpoint", "endpoint"],
+    ids=[
+        "no-config",
+        "two-mistakes",
+        "no-data",
+        "ranks",
+        "no-ranks",
+        "no-endpoint",
+        "endpoint",
+        "nodes",
+        "restarts",
+        "too-few-nodes",
+    ],
 )
-def test_a_wrong_request_ends_with_2_before_any_worker_starts(folder, arguments, told):
-    done = meshwright(folder, "train", *arguments)
-    assert done.returncode == 2
+def test_a_wrong_request_ends_with_2_before_any_worker_starts(folder, monkeypatch, capsys, arguments, told):
+    refuse(folder, monkeypatch, arguments)
+    err = capsys.readouterr().err
     for text in told:
-        assert text in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (folder / "run").exists()
+        assert text in err
 
 
-def test_b24_c_train_refuses_a_taken_port(folder):
+def test_b24_c_train_refuses_a_taken_port(folder, monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        endpoint = f"127.0.0.1:{other.getsockname()[1]}"
-        done = meshwright(folder, "train", "tiny.yaml", "--rdzv-endpoint", endpoint)
-    assert done.returncode == 2
-    assert f"port {endpoint.partition(':')[2]}" in done.stderr
-    assert "--rdzv-endpoint" in done.stderr
+        port = other.getsockname()[1]
+        refuse(folder, monkeypatch, ["tiny.yaml", "--rdzv-endpoint", f"127.0.0.1:{port}"])
+    err = capsys.readouterr().err
+    assert f"port {port}" in err
+    assert "--rdzv-endpoint" in err
+
+
+def refuse(folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.chdir(folder)
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+    assert main(["train", *arguments]) == 2
+    assert not (folder / "run").exists()
 
 
 def losses(output_dir: Path) -> list[float]:
     records = [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text().splitlines()]
     return [record["train/loss"] for record in records if "train/loss" in record]
-
-
-def test_a_config_trains_the_same_by_its_own_launcher_and_under_torchrun(folder):
-    done = meshwright(folder, "train", "tiny.yaml", "--nproc-per-node", "2")
-    assert done.returncode == 0, done.stderr
-    assert "[rank 0] step 4/4  loss" in done.stdout
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [*torchrun, "-m", "meshwright", "train", "tiny.yaml", "output_dir=again"]
-    again = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT)
-    assert again.returncode == 0, again.stderr
-    assert len(losses(folder / "run")) == 4
-    assert losses(folder / "again") == losses(folder / "run")
-
-
-def start_long_run(folder: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "meshwright", "train", "tiny.yaml", "--nproc-per-node", "2"]
-    process = subprocess.Popen(
-        [*command, "train.train_steps=100000"],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "step-00000002" in line:
-            break
-    return process
-
-
-def test_a_rank_killed_while_it_trains_is_named_and_the_last_checkpoint_is_whole(folder):
-    process = start_long_run(folder)
-    ranks = {child.environ()["RANK"]: child for child in psutil.Process(process.pid).children()}
-    began = time.monotonic()
-    ranks["1"].kill()
-    _, err = process.communicate(timeout=LIMIT)
-    assert time.monotonic() - began < 60
-    assert process.returncode == 1
-    assert "first cause: rank 1, step " in err.splitlines()[-2]
-    assert "killed by SIGKILL" in err.splitlines()[-2]
-    told = next(line for line in err.splitlines() if line.startswith("last complete checkpoint: "))
-    assert verify(folder / told.partition(": ")[2]) == []
-
-
-def test_ctrl_c_ends_training_without_orphans_and_names_the_last_checkpoint(folder):
-    process = start_long_run(folder)
-    ranks = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=LIMIT)
-    assert process.returncode == 130
-    assert "last complete checkpoint: run/checkpoints/step-" in err
-    assert psutil.wait_procs(ranks, timeout=10)[1] == []

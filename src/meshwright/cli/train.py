@@ -87,10 +87,6 @@ def _launch(args: argparse.Namespace) -> int:
     from meshwright.launch.endpoint import choose_endpoint
     from meshwright.launch.environment import variables
     from meshwright.launch.nodes import parse_nodes
-    from meshwright.launch.run import launch
-    from meshwright.train.folders import run_folder
-    from meshwright.train.inputs import total_steps, train_dataset
-    from meshwright.train.worker import ALL_RANKS, COMMAND
 
     nodes = parse_nodes(args.nnodes)
     restarts = args.max_restarts if args.max_restarts is not None else ELASTIC_RESTARTS if nodes.elastic else 0
@@ -98,6 +94,11 @@ def _launch(args: argparse.Namespace) -> int:
         raise _RequestError(f"--max-restarts {restarts}: must be 0 or more")
     choose_endpoint(args.rdzv_endpoint, nodes)
     nproc, the_run, fit = _checked_run(args, nodes)
+    from meshwright.launch.run import launch
+    from meshwright.train.folders import run_folder
+    from meshwright.train.inputs import total_steps, train_dataset
+    from meshwright.train.worker import ALL_RANKS, COMMAND
+
     folder = run_folder(the_run.config)
     known = {COMMAND: _command(args)} | ({ALL_RANKS: str(nproc * nodes.most)} if nodes.elastic else {})
     with variables(**known):

@@ -1,12 +1,8 @@
 """From the values that describe a run to the state that a rank trains with."""
 
-import os
-
 import torch
-import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
+from meshwright.launch.group import join_group
 from meshwright.model.init import Initial, derived_seed
 from meshwright.parallel.apply import parallelize
 from meshwright.parallel.devices import DeviceKind
@@ -65,8 +61,4 @@ def seed_dropout(seed: int, zero_rank: int, stage: int, model_rank: int) -> None
 
 def init_process_group(kind: DeviceKind) -> None:
     """Join the default process group that the environment describes."""
-    store, rank, ranks = next(rendezvous("env://"))
-    # Ranks that were started again on several nodes meet in the store of the first ones, where the keys of those are
-    # left; torch gives every start a name but does not use it.
-    store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-    dist.init_process_group(kind.process_group_backend, store=store, rank=rank, world_size=ranks)
+    join_group(kind.process_group_backend)
