@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--hardware", metavar="NAME|FILE", help=f"device (default: {DEFAULT_HARDWARE}; cpu with --target cpu)"
     )
-    parser.add_argument("--fast", action="store_true", help="run few layers and micro-batches and extrapolate")
+    parser.add_argument("--fast", action="store_true", help="one step, a long one extrapolated from small runs")
     parser.add_argument("--levers", action="store_true", help="also dry-run the changes that would save most")
     parser.add_argument("--json", action="store_true", help="print JSON")
     dryrun_files.add_arguments(parser)
