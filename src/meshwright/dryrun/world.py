@@ -2,7 +2,7 @@
 
 torch 2.13 needs a few of its functions changed before a training step runs on fake tensors: some ask a tensor of ranks
 for its values, which a fake tensor does not have, and pipelining takes a vote of all stages through the network.
-`fake_world` changes them for its duration. `test_dryrun_world.py` fails where a release renames one of them.
+`fake_world` changes them for its duration. `test_dryrun_tracker.py` fails where a release changes one of them.
 """
 
 import functools
