@@ -48,7 +48,7 @@ def dry_row(case: Case) -> Row:
         "case": case.text,
         "schedule": case.layout.pipeline_schedule if case.layout.pipeline_stage > 1 else "no pipeline",
         "zero_stage": str(case.layout.zero_stage),
-        "recompute": _kind(case),
+        "recompute": kind_of(case),
         "amp_level": case.train.precision.amp_level,
         "model": case.name,
         "dryrun": peak.bytes,
@@ -70,7 +70,7 @@ def with_plan(row: Row, case: Case) -> Row:
     }
 
 
-def _kind(case: Case) -> str:
+def kind_of(case: Case) -> str:
     """Kind of recomputation: none, all layers, some layers, or operators."""
     recompute = case.train.recompute
     if isinstance(recompute.layers, tuple):
