@@ -97,6 +97,7 @@ def _find(run: "Run", cluster: "Cluster", args: argparse.Namespace) -> "Findings
     found = tuple(_one(run, rank, cluster, args) for rank in ranks)
     changes = computed_changes(run, cluster)
     if args.levers:
+        _tell("dry runs of changes")
         changes = with_dry_runs(changes, run, cluster, args.target)
     return Findings(run=run, cluster=cluster, ranks=found, changes=changes)
 
@@ -106,8 +107,15 @@ def _one(run: "Run", rank: int, cluster: "Cluster", args: argparse.Namespace) ->
     from meshwright.dryrun.run import dry_run
     from meshwright.dryrun.verdict import verdict
 
+    _tell(f"dry run of rank {rank}")
     result = dry_run(run, rank, target_name=args.target, family=cluster.device.family, fast=args.fast)
     return RankFound(result=result, verdict=verdict(result, cluster.device))
+
+
+def _tell(work: str) -> None:
+    """Say what is going on to who waits at a terminal."""
+    if sys.stderr.isatty():
+        print(f"{work} ...", file=sys.stderr)
 
 
 def _show(findings: "Findings", args: argparse.Namespace) -> None:

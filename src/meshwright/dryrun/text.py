@@ -18,7 +18,7 @@ from meshwright.dryrun.tables import (
     stages,
     unit_for,
 )
-from meshwright.dryrun.verdict import ENGINE
+from meshwright.dryrun.verdict import ENGINE, Verdict
 from meshwright.plan.accuracy import expected_error
 from meshwright.plan.engines import engine
 from meshwright.plan.explain import time_lines
@@ -130,10 +130,16 @@ def _change(changes: Changes, change: Change, unit: Unit) -> Row:
     fits = FIT_WORDS[candidate.fit]
     if trial is not None and (saved := changes.saved(change)) is not None:
         cells += [unit.of(saved), unit.of(trial.needed)]
-        fits = "fits" if trial.verdict.fits else "does not fit"
+        fits = _fit(trial.verdict)
     elif changes.trial is not None:
         cells += ["-", "-"]
     return [*cells, fits, f"{'+' if lever.costs >= 0 else '-'}{seconds(abs(lever.costs))}"]
+
+
+def _fit(verdict: Verdict) -> str:
+    if verdict.fits:
+        return FIT_WORDS["fits"]
+    return FIT_WORDS["over"] if verdict.spare < 0 else "with expandable segments only"
 
 
 def _time(findings: Findings) -> Iterator[str]:

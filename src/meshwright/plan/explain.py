@@ -15,6 +15,8 @@ from meshwright.spec.layers import describe_layer_map, layer_map
 
 FUSIONS = (1, 2, 4, 8)
 MOST_STAGES = 4
+SHOWN = 1e-6
+"""Share of a step from which a term of its time is told; less is rounding."""
 
 
 def explain_text(question: Question, candidate: Candidate) -> str:
@@ -91,7 +93,7 @@ def time_lines(candidate: Candidate) -> Iterator[str]:
     )
     for term in TERMS:
         value = report.terms.get(term, 0.0)
-        if value:
+        if value > SHOWN * report.seconds:
             yield f"  {TERM_WORDS[term]:<24}{seconds(value):>9}  {value / report.seconds:6.1%}"
 
 
