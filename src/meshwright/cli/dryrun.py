@@ -42,11 +42,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run, print, and return the exit code."""
-    from meshwright.dryrun.refuse import DryRunRefused
-
     try:
         return _run(args)
-    except (DryRunRefused, ValueError) as error:
+    except ValueError as error:
         print(f"meshwright dryrun: {error}", file=sys.stderr)
         return 2
 
