@@ -68,6 +68,8 @@ class Attempts:
         while True:
             try:
                 report = self._once()
+                if report.refused is not None and self._stop.asked:
+                    report = self._stopped(self._stop.asked)
             except (SignalException, KeyboardInterrupt):
                 report = self._stopped(signal.SIGINT)
             if not self._goes_on(report):
@@ -80,9 +82,9 @@ class Attempts:
                 self._attempt = self._gathering.join(self._attempt)
             layout = self._recovery.fit(self._attempt.nodes * self._job.nproc_per_node)
         except (GatherError, LaunchError) as error:
-            if self._stop.asked:
-                return self._stopped(self._stop.asked)
             return ExitReport(code=1, log_dir=self._folder, refused=str(error))
+        if self._stop.asked:
+            return self._stopped(self._stop.asked)
         self._announce(layout)
         report = self._run_ranks()
         if self._neighbours and report.lost_a_peer and (news := self._neighbours.hear(self._attempt.number)):
@@ -109,7 +111,8 @@ class Attempts:
         """Whether another attempt follows; tells the other nodes, and prepares it."""
         attempt = self._attempt
         if report.code == 0:
-            again = self._gathering is not None and self._gathering.followed(attempt.number)
+            asked = self._stop.asked is not None
+            again = self._gathering is not None and not asked and self._gathering.followed(attempt.number)
         else:
             left = attempt.restarts < self._recovery.max_restarts
             again = left and self._stop.asked is None and curable(report)

@@ -5,6 +5,7 @@ back, and with the keys of the round before still in the store that the ranks me
 the store decides, torch gets a fixed number, and ranks save before they make room for a node that has come.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -58,6 +59,12 @@ class Gathering:
 
         Raises GatherError.
         """
+        try:
+            return self._join(own)
+        except RuntimeError as error:
+            raise GatherError(f"lost the launcher where the nodes meet: {error}") from error
+
+    def _join(self, own: Attempt) -> Attempt:
         self._store = self._store or self._neighbours.connect()
         number = own.number
         while True:
@@ -82,7 +89,9 @@ class Gathering:
 
     def followed(self, number: int) -> bool:
         """Whether an attempt that ended well is to be followed by one with more nodes."""
-        return bool(self._store.check([_key(number, "followed")]))
+        with contextlib.suppress(RuntimeError):  # the store is gone: the run is over
+            return bool(self._store.check([_key(number, "followed")]))
+        return False
 
     def _newest(self) -> int:
         return int(self._store.get(_ATTEMPT)) if self._store.check([_ATTEMPT]) else 0

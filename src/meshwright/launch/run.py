@@ -107,8 +107,9 @@ def _conclude(
         if report.refused and saved and command:
             lines.append(f"to go on: {command}")
     sys.stdout.flush()
-    # The first cause stays the last thing on the screen.
-    print("\n".join([*lines, describe(report)]), file=sys.stderr, flush=True)
+    # The first cause stays the last thing on the screen; a stop has none.
+    lines.insert(len(lines) if report.stopped_by is None else 0, describe(report))
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def _add_tracebacks_to_logs(report: ExitReport) -> None:
