@@ -64,13 +64,13 @@ def slices(offsets: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
 
 def _values_at(stored: _Slice, size: int) -> int:
     """Where the values begin in what torch.save wrote: an archive with the values, uncompressed, in one record."""
-    with zipfile.ZipFile(io.BufferedReader(stored)) as archive:
+    reader = io.BufferedReader(stored)
+    with zipfile.ZipFile(reader) as archive:
         (record,) = [entry for entry in archive.infolist() if entry.filename.endswith("/data/0")]
     if record.file_size != size or record.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{record.file_size} bytes instead of {size}")
-    stored.seek(record.header_offset)
-    header = stored.read(_HEADER.size) or b""
-    return record.header_offset + _HEADER.size + sum(_HEADER.unpack(header))
+    reader.seek(record.header_offset)
+    return record.header_offset + _HEADER.size + sum(_HEADER.unpack(reader.read(_HEADER.size)))
 
 
 def _read_exactly(file: io.FileIO, target: Tensor) -> None:
