@@ -87,17 +87,15 @@ def _places(module: str, problem: Problem) -> list[str]:
 def _reserved(
     runs: SmallRuns, points: Mapping[Shape, Point], problem: Problem, on: Target, allocated: int
 ) -> dict[str, int]:
-    """What the allocator holds: beyond live tensors, about as much as in a short step, along layers.
+    """What the allocator holds: live tensors, and what a few runs show that it holds beyond them.
 
-    Segments come in steps of 2 and 20 MiB, too coarse to extrapolate along every axis.
+    Segments come in steps of 2 and 20 MiB, too coarse to extrapolate from runs that differ by one layer.
     """
     if not on.cached:
         return {}
     slacks = {shape: _slack(points.get(shape) or _point(problem, shape, on)) for shape in runs.slack_shapes}
     names = next(iter(slacks.values()))
-    return {
-        name: allocated + runs.along_layers({shape: slack[name] for shape, slack in slacks.items()}) for name in names
-    }
+    return {name: allocated + runs.slack({shape: slack[name] for shape, slack in slacks.items()}) for name in names}
 
 
 def _slack(point: Point) -> dict[str, int]:

@@ -12,6 +12,8 @@ from meshwright.dryrun.reduced import LEAST_IN_FLIGHT, Problem, Shape, few_layer
 Key = TypeVar("Key", bound=Hashable)
 SETTLED = 2
 """Micro-batches past those in flight until every further one does the same."""
+DEEP = 8
+"""Micro-batches in flight that show what the allocator loses with each."""
 
 
 class SmallRuns:
@@ -51,9 +53,11 @@ class SmallRuns:
 
     @property
     def slack_shapes(self) -> list[Shape]:
-        """Runs that show what the allocator holds beyond live tensors; two differ in their layers only."""
-        layers = dict.fromkeys((self.layers[-1], max(self._wide_layers, self.layers[-1])))
-        return [_shape(number, *self.steps[0]) for number in layers]
+        """Runs that show what the allocator holds beyond live tensors: few layers, many, and more in flight."""
+        few, (flight, extra) = self.layers[-1], self.steps[0]
+        deep = min(max(flight, DEEP), self.whole)
+        shapes = (_shape(few, flight, extra), _shape(max(self._wide_layers, few), flight, extra))
+        return list(dict.fromkeys((*shapes, _shape(few, deep, extra))))
 
     @property
     def _lengthened(self) -> bool:
@@ -75,9 +79,16 @@ class SmallRuns:
         """What adds up over the step, of the whole run."""
         return self._values(runs, [flight + extra for flight, extra in self.steps], self.micro_batches)
 
-    def along_layers(self, values: Mapping[Shape, float]) -> int:
-        """Of the stage, from values of shapes that differ in their layers only."""
-        return round(line([shape.layers for shape in values], list(values.values()), self.stage))
+    def slack(self, values: Mapping[Shape, float]) -> int:
+        """Of the whole run, from values of `slack_shapes`: linear in layers; each layer adds with every micro-batch."""
+        few, flight = self.layers[-1], self.steps[0][0]
+        beside = {shape.layers: value for shape, value in values.items() if shape.in_flight == flight}
+        found = line(list(beside), list(beside.values()), self.stage)
+        for shape, value in values.items():
+            if shape.in_flight > flight:
+                each = (value - beside[few]) / (shape.in_flight - flight)
+                found += each * (self.whole - flight) * self.stage / few
+        return round(found)
 
     def _values(self, runs: Mapping[Shape, Mapping[Key, int]], places: Sequence[int], place: int) -> dict[Key, int]:
         names = dict.fromkeys(name for values in runs.values() for name in values)
