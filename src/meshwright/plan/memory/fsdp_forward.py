@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from meshwright.plan.memory.fsdp_flight import Flight
 from meshwright.plan.memory.fsdp_stage import Stage
-from meshwright.plan.memory.fsdp_states import at_layer, gathered_weights, gathers_ahead, leftover_reduction, moment
+from meshwright.plan.memory.fsdp_states import (
+    at_layer,
+    ends_of_top_groups,
+    gathered_weights,
+    gathers_ahead,
+    gathers_forward,
+    leftover_reduction,
+    moment,
+)
 from meshwright.plan.memory.report import Moment
 
 
@@ -23,17 +31,25 @@ def forward_moments(stage: Stage, flight: Flight) -> Iterator[Moment]:
             communication=gathered + message,
             in_backward=False,
         )
-    if stage.block.autocast and not stage.last:
-        top, block = len(stage.layers) - 1, stage.block
-        yield moment(
-            stage,
-            f"forward of layer {stage.layers[top]}",
-            weights=gathered_weights(stage, at_layer(stage, top, flight)) + stage.autocast_forward,
-            gradients=older,
-            activations=(flight.live - 1) * stage.micro_batch_bytes + stage.below(top),
-            temporaries=block.F + block.R + 2 * block.G,
-            in_backward=False,
-        )
+    if stage.block.autocast:
+        yield from (_cached_copies(stage, flight, last, older) for last in ends_of_top_groups(stage))
+
+
+def _cached_copies(stage: Stage, flight: Flight, index: int, older: float) -> Moment:
+    """The end of a layer's forward pass under autocast, which caches more copies than are kept."""
+    block = stage.block
+    first, last = stage.group_of(index)
+    message = stage.formats.gathered * (last - first + 1) * stage.weights.layer
+    return moment(
+        stage,
+        f"forward of layer {stage.layers[index]}",
+        weights=gathered_weights(stage, at_layer(stage, index, flight)) + stage.autocast_forward(index + 1),
+        gradients=older,
+        activations=(flight.live - 1) * stage.micro_batch_bytes + stage.below(index),
+        communication=message if gathers_forward(stage, flight.later) else 0.0,
+        temporaries=block.F + block.R + 2 * block.G,
+        in_backward=False,
+    )
 
 
 def _before_backward(stage: Stage) -> float:

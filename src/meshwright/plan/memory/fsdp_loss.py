@@ -61,7 +61,13 @@ def loss_moments(stage: Stage, flight: Flight) -> Iterator[Moment]:
     norm = stage.sizes.final_norm
     head_copy = copies + stage.autocast_head
     if flight == stage.in_flight[0] or not stage.pipelined:
-        yield now("loss", logits=stage.logits, scratch=forward, ahead=forward_message, copies=stage.autocast_forward)
+        yield now(
+            "loss",
+            logits=stage.logits,
+            scratch=forward,
+            ahead=forward_message,
+            copies=stage.autocast_forward(top + 1) + stage.autocast_head,
+        )
     if ahead:
         under_way = gathering(stage, ahead)
         yield now("gathering the top layer", logits=stage.logits, scratch=0.0, ahead=under_way, copies=head_copy)

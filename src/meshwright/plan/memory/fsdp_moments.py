@@ -17,6 +17,7 @@ from meshwright.plan.memory.fsdp_states import (
     after_layers,
     at_layer,
     at_reduction,
+    ends_of_top_groups,
     gathered_weights,
     gathering,
     gathers_ahead,
@@ -103,6 +104,19 @@ def _gathers(stage: Stage, flight: Flight) -> Iterator[Moment]:
             communication=gathering(stage, _ahead(stage, first)) + _message(stage, at),
             temporaries=stage.boundary,
         )
+    if stage.root and flight != stage.in_flight[0]:
+        # No forward pass came between: the root was freed by the backward pass before.
+        first, last = stage.group_of(top)
+        message = stage.formats.gathered * (stage.root + (last - first + 1) * stage.weights.layer)
+        at = at_layer(stage, last, flight)
+        yield moment(
+            stage,
+            "gathering the root again",
+            weights=gathered_weights(stage, at),
+            gradients=gradients(stage, at),
+            activations=(flight.live - 1) * stage.micro_batch_bytes + stage.below(last),
+            communication=message + _message(stage, at),
+        )
 
 
 def _ahead(stage: Stage, first: int) -> float:
@@ -114,9 +128,9 @@ def _ahead(stage: Stage, first: int) -> float:
 
 
 def _group_reductions(stage: Stage, flight: Flight) -> Iterator[Moment]:
-    """Reducing the gradients of the top and of the bottom group of layers."""
-    top = len(stage.layers) - 1
-    for first, last in {stage.group_of(top), stage.group_of(0)}:
+    """Reducing the gradients of the top groups and of the bottom group of layers."""
+    groups = {stage.group_of(last) for last in (*ends_of_top_groups(stage), 0)}
+    for first, last in groups:
         at = at_reduction(stage, (first, last), flight)
         elements = (last - first + 1) * stage.weights.layer
         held = (flight.live - 1) * stage.micro_batch_bytes + stage.below(first - 1)

@@ -184,18 +184,14 @@ class Stage:
         """Copies at the backward pass of the layer at ``index``, whose own are there or have been made again."""
         return self.autocast_kept(index) + 2 * self.block.autocast * self.weights.products
 
-    @property
-    def autocast_forward(self) -> float:
-        """Copies at the end of the forward pass, head included: autocast caches those of plain weights until then.
+    def autocast_forward(self, layers: int) -> float:
+        """Copies of the lowest layers in their forward pass: autocast caches those of plain weights until it ends.
 
         A part of a distributed tensor is no leaf of the graph, and none but leaves are cached
         (aten/src/ATen/autocast_mode.cpp, ``cached_cast``).
         """
-        if not self.block.autocast:
-            return 0.0
-        count = len(self.layers)
-        blocks = self.autocast_kept(count) if self.block.tensor > 1 else 2 * count * self.weights.products
-        return blocks + self.autocast_head
+        cached = self.block.autocast and self.block.tensor == 1
+        return 2 * layers * self.weights.products if cached else self.autocast_kept(layers)
 
     @property
     def autocast_head(self) -> float:

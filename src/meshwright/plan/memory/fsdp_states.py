@@ -47,6 +47,12 @@ def at_reduction(stage: Stage, group: tuple[int, int], flight: Flight) -> InBack
     return InBackward(flight, count - first, count - 1 - last, reducing=last - first + 1)
 
 
+def ends_of_top_groups(stage: Stage) -> tuple[int, ...]:
+    """Last layers of the top group and, where groups have several layers, of the next, which may be larger."""
+    top = len(stage.layers) - 1
+    return (top,) if stage.fused_layers == 1 else tuple({top, max(stage.group_of(top)[0] - 1, 0)})
+
+
 def after_layers(stage: Stage, flight: Flight) -> InBackward:
     """After the backward pass of all layers."""
     count = len(stage.layers)
