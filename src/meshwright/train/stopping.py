@@ -19,7 +19,7 @@ class StopSignals:
     """The signals that ask this process to stop. Nothing is noted, and nothing caught, before `catch`.
 
     Attributes:
-        received: who asked: the name of a signal, or the launcher; None before.
+        received: who asked first: the name of a signal, or the launcher; None before.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class StopSignals:
         listen(self._note, *numbers)
 
     def _note(self, wish: Wish) -> None:
-        self.received = LAUNCHER if wish.from_launcher else wish.signal.name
+        self.received = self.received or (LAUNCHER if wish.from_launcher else wish.signal.name)
 
 
 class StopRequest:
