@@ -2,8 +2,8 @@
 
     python -m benchmarks.plan_vs_dryrun --count 100 --seed 0 --json plan_vs_dryrun.json
 
-Prints a line for each config as it is done, then the mean absolute error and the worst. Both predict the bytes of live
-tensors on a CUDA device (``max_memory_allocated``).
+Prints a line for each config as it is done, then mean and worst absolute error, of all configs and by what was drawn.
+Both predict the bytes of live tensors on a CUDA device (``max_memory_allocated``).
 """
 
 import argparse
@@ -30,13 +30,15 @@ def main() -> int:
     args = parser.parse_args()
     if args.resume and args.json is None:
         parser.error("--resume needs --json")
-    known = {row["case"]: row for row in json.loads(args.json.read_text())} if args.resume else {}
+    before = json.loads(args.json.read_text()) if args.resume and args.json.exists() else []
+    known = {row["case"]: row for row in before}
     cases, rows = list(draw(args.count, args.seed)), []
     for number, (row, case) in enumerate(zip(dry_rows(cases, known, args.jobs), cases, strict=True)):
         rows.append(with_plan(row, case))
         print(f"{number:3} {line(rows[-1])}", flush=True)
         if args.json:
-            args.json.write_text(json.dumps(rows, indent=1) + "\n")
+            still_known = [known[later.text] for later in cases[number + 1 :] if later.text in known]
+            args.json.write_text(json.dumps(rows + still_known, indent=1) + "\n")
     print("\n".join(summary(rows)))
     return 0
 
