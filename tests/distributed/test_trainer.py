@@ -118,6 +118,20 @@ def test_b17_resumed_on_another_layout_and_back(tmp_path, between):
     assert global_samples(last) == global_samples(straight)[10:]
 
 
+def test_a_blend_is_the_same_stream_on_every_layout_and_after_a_resume(tmp_path, capsys):
+    paths = [{"path": str(write_corpus(tmp_path / f"part{n}", 30 + 40 * n, seed=n)), "weight": 3 - n} for n in (1, 2)]
+    sections = {"train": {"train_steps": 15}, "checkpoint": {"save_checkpoint_steps": 5}, "dataset": {"paths": paths}}
+    straight = go(tmp_path, "one", output_dir=str(tmp_path / "straight"), **sections)
+    assert "part1: 66.67%, 80 samples of 70, 1.14 epochs" in capsys.readouterr().out
+    stop(tmp_path, "one", 5, **sections)
+    last = go(tmp_path, "dp2pp2_zero1", **sections)
+    assert global_samples(last) == global_samples(straight)[5:]
+    assert losses(tmp_path / "out") == pytest.approx(losses(tmp_path / "straight"), abs=1e-4)
+    other = [entry | {"weight": 1} for entry in paths]
+    with pytest.raises(ResumeError, match="dataset fingerprint"):
+        go(tmp_path, "one", **sections | {"dataset": {"paths": other}})
+
+
 @pytest.mark.parametrize("layouts", [("tp2_seq", "tp2"), ("pp2_data_inside", "dp2pp2_zero1")])
 def test_a_resume_that_moves_ranks_starts_dropout_anew(tmp_path, capsys, layouts):
     """Restored by rank number, generators would make ranks that share activations draw different masks."""

@@ -21,7 +21,7 @@ from meshwright.config.run import resolve
 from meshwright.data.dataset import TokenDataset
 from meshwright.data.indexed import IndexedWriter
 from meshwright.data.loader import Batch
-from meshwright.data.order import Int64s
+from meshwright.data.order import Int64s, SampleOrder
 from meshwright.parallel.devices import KINDS
 from meshwright.parallel.tensor import local
 from meshwright.train.nonfinite import NonFiniteError
@@ -111,6 +111,9 @@ class MaskedData:
 
     def __init__(self, data: TokenDataset, masked: tuple[int, ...]) -> None:
         self.data, self.masked, self.num_samples = data, masked, data.num_samples
+
+    def order(self, seed: int) -> SampleOrder:
+        return self.data.order(seed)
 
     def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
         tokens, labels = self.data.batch(samples)

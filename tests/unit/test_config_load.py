@@ -108,7 +108,7 @@ def test_overrides_in_every_form_beat_files(tmp_path: Path) -> None:
     config = loaded.config
     assert (config.train.seq_length, config.optimizer.learning_rate, config.seed) == (128, 1e-4, 9)
     assert config.optimizer.betas == (0.8, 0.9)
-    assert [(data.path, data.weight) for data in config.dataset.paths] == [("a", 1.0), ("b", 0.5)]
+    assert [(data.path, data.weight) for data in config.dataset.paths] == [("a", None), ("b", 0.5)]
     assert str(loaded.origin("train.seq_length")) == "command line"
 
 

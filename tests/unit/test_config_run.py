@@ -146,6 +146,18 @@ def test_tracked_memory_needs_what_can_be_tracked(tmp_path, overrides, told):
     assert told in error
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("dataset.paths=[{path: a, weight: 1}, b]", "dataset.paths.1.weight: is missing, and other corpora"),
+        ("dataset.eval_paths=[{path: a, weight: 1}]", "dataset.eval_paths: held-out data is read once"),
+    ],
+)
+def test_weights_that_mean_nothing_are_refused(tmp_path: Path, override: str, expected: str) -> None:
+    (error,) = mistakes(tmp_path, TINY, override)
+    assert expected in error
+
+
 def test_two_lengths_are_refused_until_one_is_cleared(tmp_path: Path) -> None:
     base = TINY.replace("seq_length: 64", "seq_length: 64, train_steps: 10")
     (error,) = mistakes(tmp_path, base, "train.train_tokens=1e6")

@@ -62,13 +62,6 @@ def test_too_short_is_refused(tmp_path: Path) -> None:
         TokenDataset([], 4)
 
 
-def test_unequal_weights_are_refused_by_name(tmp_path: Path) -> None:
-    path = corpus(tmp_path / "a", np.arange(20))
-    with pytest.raises(DataError, match=r"weights \[0\.7, 0\.3\] differ, and blending by weight is not supported"):
-        TokenDataset([path, path], 4, weights=[0.7, 0.3])
-    assert TokenDataset([path, path], 4, weights=[1.0, 1.0]).num_tokens == 40
-
-
 def test_recorded_vocabulary_is_checked_before_any_token_is_read(tmp_path: Path) -> None:
     path = corpus(tmp_path / "a", np.arange(20))
     counts = {"documents": 3, "tokens": 20, "utf8_bytes": 20}

@@ -10,6 +10,8 @@ from meshwright.spec.violation import Violation
 def key_violations(config: Config) -> list[Violation]:
     """Every such rule that a config breaks."""
     first, last = config.monitor.profile_steps or (1, 1)
+    data = config.dataset
+    weighted = [entry.weight is not None for entry in data.paths]
     requests = (
         (
             config.run_mode == "finetune" and not _has_pretrained_weights(config),
@@ -42,6 +44,18 @@ def key_violations(config: Config) -> list[Violation]:
             "monitor.memory_limit_gib",
             "is held against what monitor.track_memory counts, which is off",
             "null",
+        ),
+        (
+            any(weighted) and not all(weighted),
+            f"dataset.paths.{weighted.index(False) if False in weighted else 0}.weight",
+            "is missing, and other corpora of dataset.paths have one: give every corpus a weight, or none",
+            "a number > 0",
+        ),
+        (
+            any(entry.weight is not None for entry in data.eval_paths),
+            "dataset.eval_paths",
+            "held-out data is read once, every token of it: weights change nothing",
+            "paths without weight",
         ),
         (first > last, "monitor.profile_steps", f"[{first}, {last}] ends before it starts", f"[{last}, {first}]"),
     )

@@ -144,7 +144,9 @@ class DataPath(Section):
     """One part of a blend."""
 
     path: Word = entry(..., "Prefix of an indexed dataset: PATH.bin and PATH.idx.")
-    weight: Positive = entry(1.0, "Share of the blend, relative to the other weights.")
+    weight: Positive | None = entry(
+        None, "Share of the samples read, relative to the other weights; null for all reads each corpus once an epoch."
+    )
 
 
 def _bare_path(value: Any) -> Any:
@@ -158,7 +160,7 @@ class DatasetConfig(Section):
     """Training and held-out data. Paths are relative to the working directory."""
 
     paths: tuple[DataEntry, ...] = entry((), "Training data: prefixes of indexed datasets, plain or as {path, weight}.")
-    eval_paths: tuple[DataEntry, ...] = entry((), "Held-out data, in the same form.")
+    eval_paths: tuple[DataEntry, ...] = entry((), "Held-out data, each read once, without weights.")
     tokenizer: Word | None = entry(None, "The tokenizer.json that made the data; used by generate and eval.")
     num_parallel_workers: Natural = entry(0, "Loader processes per data rank; 0 loads in the training process.")
     prefetch_size: Count = entry(2, "Batches that each loader process prepares ahead.")

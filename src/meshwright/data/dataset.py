@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset, strip_suffix
-from meshwright.data.order import Int64s
+from meshwright.data.order import GlobalOrder, Int64s
 from meshwright.data.record import load_record
 
 IGNORED = -100
@@ -46,7 +46,6 @@ class TokenDataset:
         seq_length: int,
         *,
         vocab_size: int | None = None,
-        weights: Sequence[float | None] | None = None,
         pad_last: bool = False,
     ) -> None:
         """Open the token files.
@@ -55,18 +54,12 @@ class TokenDataset:
             paths: prefixes of ``.bin/.idx`` pairs.
             vocab_size: of the model; ids must be below it. Checked here against each corpus record and, as
                 samples are read, against the ids themselves.
-            weights: only equal or absent ones in this version.
 
         Raises:
             DataError: a corpus is missing, damaged, too short, or of another vocabulary.
         """
         if not paths:
             raise DataError("dataset.paths is empty: name at least one prefix of a .bin/.idx pair")
-        if weights is not None and len(set(weights)) > 1:
-            raise DataError(
-                f"dataset.paths: weights {list(weights)} differ, and blending by weight is not supported yet: "
-                "remove them to concatenate the corpora in the given order"
-            )
         self.seq_length = seq_length
         self.vocab_size = vocab_size
         self.files = [_open(strip_suffix(path), vocab_size) for path in paths]
@@ -83,6 +76,10 @@ class TokenDataset:
 
     def __len__(self) -> int:
         return self.num_samples
+
+    def order(self, seed: int) -> GlobalOrder:
+        """The order in which a run reads the samples."""
+        return GlobalOrder(self.num_samples, seed)
 
     def __getitem__(self, sample: int) -> Int64s:
         """The window of one sample, int64 [S + 1] (shorter for the last one under ``pad_last``)."""

@@ -65,6 +65,11 @@ class GlobalOrder:
         return values.astype(np.int64)
 
 
+def derived_seed(seed: int, number: int) -> int:
+    """A seed of its own for each of several orders that share a seed; ``number`` is at least 0."""
+    return int(_mix(np.uint64((seed + GOLDEN) % 2**64) ^ _mix(np.uint64(number + 1))))
+
+
 @dataclass(frozen=True)
 class OneEpochInOrder:
     """Every sample once, in order, then fillers: the order of an evaluation."""

@@ -7,11 +7,14 @@ from typing import Any
 
 from meshwright.checkpoint.store import find_latest, read_state
 from meshwright.config.run import Run
+from meshwright.data.blend import BlendedDataset
 from meshwright.data.dataset import TokenDataset
 from meshwright.launch.restart import RESTART_FROM
 from meshwright.spec.schedule import planned_steps
 from meshwright.train.checkpointing import identity, identity_differences
 from meshwright.train.folders import run_folder
+
+TrainingData = TokenDataset | BlendedDataset
 
 
 class ResumeError(ValueError):
@@ -39,15 +42,18 @@ class Start:
     passed_over: tuple[str, ...] = ()
 
 
-def train_dataset(run: Run) -> TokenDataset:
-    """The training data. Raises DataError where it cannot be trained on."""
+def train_dataset(run: Run) -> TrainingData:
+    """The training data: corpora end to end, or blended where they have weights.
+
+    Raises:
+        DataError: it cannot be trained on.
+    """
     entries = run.config.dataset.paths
-    return TokenDataset(
-        [entry.path for entry in entries],
-        run.train.seq_length,
-        vocab_size=run.model.vocab_size,
-        weights=[entry.weight for entry in entries],
-    )
+    length, vocab_size = run.train.seq_length, run.model.vocab_size
+    weights = [entry.weight for entry in entries if entry.weight is not None]
+    if len(entries) == 1 or not weights:
+        return TokenDataset([entry.path for entry in entries], length, vocab_size=vocab_size)
+    return BlendedDataset([TokenDataset([entry.path], length, vocab_size=vocab_size) for entry in entries], weights)
 
 
 def eval_dataset(run: Run) -> TokenDataset | None:
@@ -60,7 +66,7 @@ def eval_dataset(run: Run) -> TokenDataset | None:
     )
 
 
-def total_steps(run: Run, data: TokenDataset) -> int:
+def total_steps(run: Run, data: TrainingData) -> int:
     """Optimizer steps of the whole run. Raises ValueError where there is none to make."""
     train = run.train
     return planned_steps(train.duration, train.tokens_per_step, train.batch.global_batch_size, data.num_samples)

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from meshwright.checkpoint.background import Saved
 from meshwright.checkpoint.store import load_rank_state, load_tensors
 from meshwright.config.run import Run, config_log_lines, resolved_yaml
+from meshwright.data.blend import BlendedDataset
 from meshwright.data.loader import Batch, build_eval_loader, build_loader
-from meshwright.data.order import GlobalOrder
 from meshwright.launch.agreement import agree
 from meshwright.launch.failure import set_position
 from meshwright.parallel.devices import DeviceKind, HostCopy, device_name
@@ -319,6 +319,9 @@ class Trainer:
         samples = self.data.num_samples
         for line in start_lines(self.run, self.formats, self.kind, samples, self.total_steps):
             self._say(line)
+        if isinstance(self.data, BlendedDataset):
+            for line in self.data.describe(self.total_steps * self.run.train.batch.global_batch_size):
+                self._say(line)
         for line in start.passed_over:
             self._say(f"passed over {line}")
         resume = start.resume
@@ -335,7 +338,7 @@ class Trainer:
         config, train = self.run.config.dataset, self.run.train
         return build_loader(
             self.data,
-            order=GlobalOrder(self.data.num_samples, train.seed),
+            order=self.data.order(train.seed),
             first_step=self.counters.step,
             num_steps=self.total_steps - self.counters.step,
             global_batch_size=train.batch.global_batch_size,
