@@ -13,6 +13,7 @@ from documents import PAGES, ROOT, commands, examples, matches
 
 from meshwright.config.load import load_config
 from meshwright.config.run import resolve, smallest_world_size
+from mindrecord_files import extract
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)#]+)(#[^)]*)?\)")
 
@@ -23,10 +24,11 @@ def names(page: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder to run commands in, with some text and the shipped configs."""
+    """A folder to run commands in, with some text, MindRecord files and the shipped configs."""
     (tmp_path / "text").mkdir()
     for path in sorted((ROOT / "src" / "meshwright" / "spec").glob("*.py")):
         (tmp_path / "text" / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    extract(tmp_path / "records")
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     return tmp_path
 

@@ -43,7 +43,7 @@ VERBS = {
         "meshwright.cli.dryrun", "run the step of any rank without devices: will it fit, what fills it", overrides=True
     ),
     "checkpoint": Verb("meshwright.cli.checkpoint", "look into checkpoints, check and convert them"),
-    "data": Verb("meshwright.cli.data", "prepare and inspect token data"),
+    "data": Verb("meshwright.cli.data", "prepare, import and inspect token data"),
     "config": Verb("meshwright.cli.config", "start, show, check and compare configs", overrides=True),
 }
 

@@ -1,4 +1,4 @@
-"""``meshwright data``: prepare a corpus, look into one."""
+"""``meshwright data``: prepare a corpus, import one, look into one."""
 
 import argparse
 import json
@@ -6,12 +6,15 @@ import os
 import sys
 from typing import Any
 
+from meshwright.cli import data_import
+
 
 def add_parser(subparsers: Any) -> None:
     """Add the verb and its actions."""
-    parser = subparsers.add_parser("data", help="prepare a training corpus, or look into one")
+    parser = subparsers.add_parser("data", help="prepare or import a training corpus, or look into one")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_prepare(actions.add_parser("prepare", help="turn text into token files"))
+    data_import.add_arguments(actions.add_parser("import", help="turn MindRecord files into token files"))
     inspect = actions.add_parser("inspect", help="sizes, documents, tokens and the first text of a corpus")
     inspect.add_argument("prefix", metavar="PREFIX", help="path of the corpus without .bin or .idx")
     inspect.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """0 done, 1 the work failed, 2 the request or an input was wrong, 130 interrupted."""
     from meshwright.data.errors import DataError, DataWorkerError
 
-    action = {"prepare": _prepare, "inspect": _inspect}[args.action]
+    action = {"prepare": _prepare, "import": data_import.run, "inspect": _inspect}[args.action]
     try:
         action(args)
     except DataError as error:

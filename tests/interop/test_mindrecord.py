@@ -1,0 +1,249 @@
+"""MindRecord files written by MindSpore, read without it: every row, what import makes of them, what it refuses."""
+
+import hashlib
+import json
+import sqlite3
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mindrecord_files
+from meshwright.data.dataset import TokenDataset
+from meshwright.data.errors import DataError
+from meshwright.data.indexed import IndexedDataset
+from meshwright.data.mindrecord import open_mindrecord
+from meshwright.data.mindrecord_import import import_mindrecord
+
+EXPECTED: dict[str, list[dict[str, Any]]] = {
+    name.split()[0]: rows
+    for name, rows in json.loads((mindrecord_files.DATA / "expected_mindrecord.json").read_text()).items()
+}
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    return mindrecord_files.extract(tmp_path / "records")
+
+
+def require_equal(value: Any, wanted: Any) -> None:
+    if not isinstance(wanted, dict):
+        assert value == wanted
+    elif "bytes_hex" in wanted:
+        assert value.hex() == wanted["bytes_hex"]
+    else:
+        assert (str(value.dtype), list(value.shape)) == (wanted["dtype"], wanted["shape"])
+        if "sha256" in wanted:
+            assert hashlib.sha256(value.tobytes()).hexdigest() == wanted["sha256"]
+        else:
+            assert value.reshape(-1).tolist() == wanted["ndarray"]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_row_is_what_mindspore_wrote(records: Path, name: str) -> None:
+    file = open_mindrecord(records / name)
+    rows = [row.values for row in file.read(file.columns)]
+    wanted = [{"input_ids": row} if "sha256" in row else row for row in EXPECTED[name]]
+    assert file.rows == len(rows) == len(wanted)
+    for row, values in zip(rows, wanted, strict=True):
+        assert row.keys() == values.keys()
+        for column, value in values.items():
+            require_equal(row[column], value)
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab_size", "dtype"),
+    [
+        ("lm_pretrain.mindrecord", 64, "uint16"),
+        ("multipage.mindrecord", 70000, "int32"),
+        ("shards.mindrecord1", 11, "uint16"),
+    ],
+)
+def test_pretraining_rows_become_documents(
+    records: Path, tmp_path: Path, name: str, vocab_size: int, dtype: str
+) -> None:
+    report = import_mindrecord(records / name, tmp_path / "out" / "corpus", vocab_size=vocab_size)
+    data = IndexedDataset(tmp_path / "out" / "corpus", vocab_size=vocab_size)
+    wanted = EXPECTED["shards.mindrecord" if name.startswith("shards") else name]
+    assert (data.documents, data.dtype.name) == (len(wanted), dtype) == (report.documents, report.dtype)
+    for number, row in enumerate(wanted):
+        width = row.get("input_ids", row)["dtype"]
+        require_equal(data.sequence(number).astype(width), row.get("input_ids", row))
+
+
+def test_training_reads_imported_rows(records: Path, tmp_path: Path) -> None:
+    import_mindrecord(records / "lm_pretrain.mindrecord", tmp_path / "corpus", vocab_size=64)
+    tokens, labels = TokenDataset([tmp_path / "corpus"], 17, vocab_size=64).batch(np.array([0, 10]))
+    rows = [row["input_ids"]["ndarray"] for row in EXPECTED["lm_pretrain.mindrecord"]]
+    assert tokens.tolist() == [rows[0], rows[10]]
+    assert labels.tolist() == [[*rows[0][1:], rows[1][0]], [*rows[10][1:], rows[11][0]]]
+
+
+def test_labels_that_follow_are_kept_and_masks_are_refused(records: Path, tmp_path: Path) -> None:
+    source = records / "mcore_4cols.mindrecord"
+    with pytest.raises(DataError, match=r"mcore_4cols.mindrecord: row 1: column 'loss_mask' masks 1 of 16 positions"):
+        import_mindrecord(source, tmp_path / "corpus", vocab_size=64)
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+    report = import_mindrecord(source, tmp_path / "corpus", vocab_size=64, ignore=["loss_mask"])
+    assert report.columns["loss_mask"] == "left out by --ignore"
+    data = IndexedDataset(tmp_path / "corpus")
+    for number, row in enumerate(EXPECTED["mcore_4cols.mindrecord"]):
+        ids = row["input_ids"]["ndarray"] + row["labels"]["ndarray"][-1:]
+        assert data.sequence(number).tolist() == ids
+
+
+def test_labels_that_say_more_than_the_ids_are_refused(records: Path, tmp_path: Path) -> None:
+    source = records / "sft_two_cols.mindrecord"
+    with pytest.raises(DataError, match=r"row 0: column 'labels' leaves 4 of 16 positions out of the loss"):
+        import_mindrecord(source, tmp_path / "corpus", vocab_size=64)
+    report = import_mindrecord(source, tmp_path / "corpus", vocab_size=64, ignore=["labels"])
+    assert (report.documents, report.tokens) == (6, 96)
+
+
+COLUMNS = {"input_ids": "int32", "labels": "int64", "attention_mask": "int32", "position_ids": "int32"}
+ALIGNED = [[5, 6, 7], [5, 6, 7], [1, 1, 1], [0, 1, 2]]
+
+
+def test_columns_that_say_nothing_more_are_redundant(tmp_path: Path) -> None:
+    mindrecord_files.write(tmp_path / "r", COLUMNS, [ALIGNED, [[1], [1], [1], [0]], [[], [], [], []]])
+    report = import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=8)
+    assert IndexedDataset(tmp_path / "corpus").lengths.tolist() == [3, 1, 0]
+    assert report.columns["labels"] == "redundant: equal to input_ids"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([[5, 6], [6, 7], [1, 1], [0, 1]], "row 1: column 'labels' is neither input_ids nor the ids that follow"),
+        ([[5, 6], [5], [1, 1], [0, 1]], "row 1: column 'labels' is neither"),
+        ([[5, 6], [5, 6], [1, 0], [0, 1]], "row 1: column 'attention_mask' masks 1 of 2 positions"),
+        ([[5, 6], [5, 6], [1, 1], [0, 0]], "row 1: column 'position_ids' does not count from 0"),
+        (
+            [[5, 8], [5, 8], [1, 1], [0, 1]],
+            "row 1: column 'input_ids': position 1 is id 8, outside the vocabulary of 8",
+        ),
+        ([[-1, 0], [-1, 0], [1, 1], [0, 1]], "row 1: column 'input_ids': position 0 is id -1"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named_and_nothing_is_written(tmp_path: Path, row: Any, message: str) -> None:
+    mindrecord_files.write(tmp_path / "r", COLUMNS, [ALIGNED, row])
+    with pytest.raises(DataError, match=message):
+        import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "r.db"]
+
+
+def truncate(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 160)
+
+
+def overwrite(path: Path, at: int, raw: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(raw)
+
+
+def set_type(kind: str) -> Callable[[Path], None]:
+    def change(content: dict[str, Any]) -> None:
+        content["schema"][0]["schema"]["input_ids"]["type"] = kind
+
+    return lambda path: mindrecord_files.edit_header(path, change)
+
+
+def drop_rows(path: Path) -> None:
+    with sqlite3.connect(f"{path}.db") as index:
+        index.execute("DELETE FROM INDEXES WHERE ROW_ID = 3")
+
+
+def renumber(path: Path) -> None:
+    with sqlite3.connect(f"{path}.db") as index:
+        index.execute("UPDATE INDEXES SET ROW_ID = 99 WHERE ROW_ID = 3")
+
+
+BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated page": (truncate, r"lm_pretrain.mindrecord: truncated at byte 49148: page 1 ends at byte 49308"),
+    "truncated header": (lambda path: path.write_bytes(path.read_bytes()[:300]), "truncated at byte 300: its header"),
+    "empty": (lambda path: path.write_bytes(b""), "byte 0: no length and JSON header: not a MindRecord file"),
+    "other file": (lambda path: path.write_bytes(b"PK\3\4" + bytes(9) + b"x" * 99), "not a MindRecord file"),
+    "no index": (lambda path: Path(f"{path}.db").unlink(), r"lm_pretrain.mindrecord.db: no such file; it is the index"),
+    "index of another kind": (lambda path: Path(f"{path}.db").write_bytes(b"x" * 99), "db: not the index of a MindRec"),
+    "empty index": (lambda path: Path(f"{path}.db").write_bytes(b""), "no such table: INDEXES"),
+    "index of other rows": (drop_rows, r"db: has 11 rows, but the pages of .*lm_pretrain.mindrecord hold 12"),
+    "index with a gap": (renumber, "row 3: damaged: the index goes on with row 4"),
+    "version 2.0": (
+        lambda path: mindrecord_files.edit_header(path, lambda content: content.update(version="2.0")),
+        "MindRecord version '2.0'; only '3.0' is known",
+    ),
+    "header without pages": (
+        lambda path: mindrecord_files.edit_header(path, lambda content: content.pop("page")),
+        "not a complete MindRecord header: KeyError: 'page'",
+    ),
+    "float ids": (set_type("float32"), r"column 'input_ids' is float32 \[-1\]; token ids are int32 or int64"),
+    "unknown type": (set_type("int8"), r"column 'input_ids' is int8"),
+    "length of a row": (lambda path: overwrite(path, (16 << 10) + 34, b"\x07"), "row 1: damaged: byte 16418 gives"),
+    "count of a row": (
+        lambda path: overwrite(path, (16 << 10) + 8, b"\0\0\1"),
+        "row 0: damaged: column 'input_ids': 26 bytes are too few for 273 integers",
+    ),
+    "width of a value": (
+        lambda path: overwrite(path, (16 << 10) + 12, b"\x40"),
+        "row 0: damaged: column 'input_ids': 26 bytes, but its 17 integers need 27",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_files_are_refused_and_nothing_is_written(records: Path, tmp_path: Path, kind: str) -> None:
+    break_it, message = BROKEN[kind]
+    break_it(records / "lm_pretrain.mindrecord")
+    with pytest.raises(DataError, match=message) as refusal:
+        import_mindrecord(records / "lm_pretrain.mindrecord", tmp_path / "corpus", vocab_size=64)
+    assert str(records / "lm_pretrain.mindrecord") in str(refusal.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+def test_a_set_with_a_file_missing_or_of_another_set_is_refused(records: Path, tmp_path: Path) -> None:
+    second = records / "shards.mindrecord1"
+    second.write_bytes((records / "lm_pretrain.mindrecord").read_bytes())
+    with pytest.raises(DataError, match=r"mindrecord1: is file 0 of \['lm_pretrain.mindrecord'\], not file 1 of"):
+        import_mindrecord(records / "shards.mindrecord0", tmp_path / "corpus", vocab_size=64)
+    second.unlink()
+    with pytest.raises(DataError, match=r"mindrecord1: no such file; .*mindrecord0 names it as file 1 of its set"):
+        import_mindrecord(records / "shards.mindrecord", tmp_path / "corpus", vocab_size=64)
+
+
+def test_columns_without_a_place_and_wrong_ignores_are_refused(records: Path, tmp_path: Path) -> None:
+    mindrecord_files.write(tmp_path / "r", {"input_ids": "int32", "domain": "int32"}, [[[1, 2], [7]]])
+    for ignore, message in [
+        ([], r"column 'domain' \(int32 \[-1\]\) has no place in a token file; --ignore domain imports"),
+        (["domian"], "cannot ignore column 'domian'"),
+        (["input_ids"], "cannot ignore column 'input_ids'"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=64, ignore=ignore)
+    with pytest.raises(DataError, match=r"no column 'input_ids' with token ids; it has data \(bytes\), emb \(float32 "):
+        import_mindrecord(records / "mixed.mindrecord", tmp_path / "corpus", vocab_size=64)
+
+
+def test_an_existing_corpus_is_not_touched(records: Path, tmp_path: Path) -> None:
+    import_mindrecord(records / "lm_pretrain.mindrecord", tmp_path / "corpus", vocab_size=64)
+    before = (tmp_path / "corpus.bin").read_bytes()
+    with pytest.raises(DataError, match=r"corpus.bin: exists already"):
+        import_mindrecord(records / "multipage.mindrecord", tmp_path / "corpus", vocab_size=50257)
+    assert (tmp_path / "corpus.bin").read_bytes() == before
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    row = [np.arange(1024) % 100]
+    mindrecord_files.write(tmp_path / "r", {"input_ids": "int32"}, [row] * 1000)
+    assert (tmp_path / "r").stat().st_size > 1 << 20
+    tracemalloc.start()
+    try:
+        import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=100)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 256 << 10
