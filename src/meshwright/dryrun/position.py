@@ -33,6 +33,7 @@ class Position:
         self._modules: list[str] = [""]
         self._forward, self._backward = -1, -1
         self._graph = _NO_GRAPH
+        self._turned = False  # the latest pass is a backward
 
     def follow(self, model: nn.Module) -> None:
         """Name the modules of a model by their paths."""
@@ -44,6 +45,7 @@ class Position:
         self._phase = "forward"
         self._forward = self._backward = -1
         self._graph = _NO_GRAPH
+        self._turned = False
         # No autograd node outlives its step: what numbers belonged to would only grow.
         self._numbers, self._modules = [0], [self._top()]
 
@@ -62,15 +64,22 @@ class Position:
         """The moment at which an operator runs."""
         graph = _graph_task()
         if graph == _NO_GRAPH:
-            inside = self._phase == "forward"
-            micro_batch = max(self._forward, 0) if inside else -1
-            return Moment(self._step, self._phase, micro_batch, self._top(), operator, recomputing=False)
+            return self._outside_backward(operator)
         if graph != self._graph:
             self._graph = graph
             self._backward += 1
+            self._turned = True
         recomputing = bool(self._stack) or torch.is_grad_enabled()
         module = self._top() or self._module_of_node()
         return Moment(self._step, "backward", self._backward, module, operator, recomputing)
+
+    def _outside_backward(self, operator: str) -> Moment:
+        """What comes between two passes, such as the last reductions of a backward, belongs to the one before."""
+        phase, micro_batch = self._phase, -1
+        if phase == "forward":
+            after_backward = self._turned and not self._stack
+            phase, micro_batch = ("backward", self._backward) if after_backward else (phase, max(self._forward, 0))
+        return Moment(self._step, phase, micro_batch, self._top(), operator, recomputing=False)
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -92,6 +101,7 @@ class Position:
         name = self._names.get(module, type(module).__name__)
         if name == "" and _graph_task() == _NO_GRAPH:
             self._forward += 1
+            self._turned = False
         self._stack.append(name)
         self._note(name)
 
