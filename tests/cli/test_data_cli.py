@@ -42,7 +42,7 @@ def test_prepare_and_inspect(source: Path, tmp_path: Path) -> None:
     assert report["record"]["vocab_size"] == again["vocab_size"]
     text = run("inspect", prefix).stdout
     assert "uint16" in text
-    assert "starts with: 'def f" in text
+    assert "document 0, token 0, not in the loss: 'def" in text
 
 
 def test_mistakes_are_one_line_and_exit_code_2(source: Path, tmp_path: Path) -> None:

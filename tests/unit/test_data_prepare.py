@@ -177,10 +177,11 @@ def test_inspect_reports_both_splits_and_the_first_text(texts: Path, tokenizer_f
     assert (train["documents"], train["tokens"]) == (record.train.documents, record.train.tokens)
     assert held_out["documents"] == record.eval.documents
     assert train["bin_bytes"] == 2 * record.train.tokens
-    assert (texts / "000.txt").read_text().startswith(train["sample"].split(EOS_TOKEN)[0][:40])
+    assert (texts / "000.txt").read_text().startswith(train["sample"][0]["text"] + train["sample"][1]["text"])
+    assert train["sample"][2]["text"].endswith(EOS_TOKEN)
     assert json.loads(json.dumps(report)) == report | {"record": json.loads(json.dumps(report["record"]))}
     (tmp_path / "c.tokenizer.json").unlink()
-    assert inspect_corpus(tmp_path / "c")["splits"][0]["sample"] is None
+    assert inspect_corpus(tmp_path / "c")["splits"][0]["sample"][0]["text"] is None
 
 
 def test_a_tokenizer_travels_as_bytes(tokenizer_file: Path) -> None:

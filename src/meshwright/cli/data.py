@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from meshwright.cli import data_import
+from meshwright.cli import data_import, data_inspect
 
 
 def add_parser(subparsers: Any) -> None:
@@ -15,9 +15,11 @@ def add_parser(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_prepare(actions.add_parser("prepare", help="turn text into token files"))
     data_import.add_arguments(actions.add_parser("import", help="turn MindRecord files into token files"))
-    inspect = actions.add_parser("inspect", help="sizes, documents, tokens and the first text of a corpus")
-    inspect.add_argument("prefix", metavar="PREFIX", help="path of the corpus without .bin or .idx")
-    inspect.add_argument("--json", action="store_true", help="print the result as JSON")
+    data_inspect.add_arguments(
+        actions.add_parser(
+            "inspect", help="sizes, documents, duplicates, how often ids occur, and a sample of a corpus"
+        )
+    )
 
 
 def _add_prepare(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """0 done, 1 the work failed, 2 the request or an input was wrong, 130 interrupted."""
     from meshwright.data.errors import DataError, DataWorkerError
 
-    action = {"prepare": _prepare, "import": data_import.run, "inspect": _inspect}[args.action]
+    action = {"prepare": _prepare, "import": data_import.run, "inspect": data_inspect.run}[args.action]
     try:
         action(args)
     except DataError as error:
@@ -90,22 +92,3 @@ def _prepare(args: argparse.Namespace) -> None:
     if args.eval_fraction > 0 and not record.eval.documents:
         print("note: too few documents to hold any out; there is no held-out split")
     print(f"wrote {args.output}.bin .idx .tokenizer.json .json")
-
-
-def _inspect(args: argparse.Namespace) -> None:
-    from meshwright.data.inspect import inspect_corpus
-
-    report = inspect_corpus(args.prefix)
-    if args.json:
-        print(json.dumps(report, indent=2))
-        return
-    for split in report["splits"]:
-        print(f"{split['prefix']}: {split['dtype']}, .bin {split['bin_bytes']} B, .idx {split['idx_bytes']} B")
-        print(f"  {split['documents']} documents, {split['tokens']} tokens")
-        print(f"  document length in tokens: {split['shortest']} to {split['longest']}, mean {split['mean']:.1f}")
-        if split["sample"] is None:
-            print(f"  no tokenizer beside it; first ids: {split['sample_ids'][:16]}")
-        else:
-            print(f"  starts with: {split['sample']!r}")
-    if record := report["record"]:
-        print(f"vocabulary {record['vocab_size']}, end of text {record['eos_token']} = {record['eos_id']}")

@@ -1,0 +1,95 @@
+"""``meshwright data inspect``: what is in token files, or in MindRecord files before they are imported."""
+
+import argparse
+import json
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the action."""
+    parser.add_argument("prefix", metavar="PREFIX", help="corpus without .bin or .idx, or a MindRecord file")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the report. Raises DataError."""
+    from meshwright.data.indexed import idx_path
+    from meshwright.data.inspect import inspect_corpus
+    from meshwright.data.mindrecord import is_mindrecord
+    from meshwright.data.mindrecord_inspect import inspect_mindrecord
+
+    mindrecord = is_mindrecord(args.prefix) and not idx_path(args.prefix).exists()
+    report = inspect_mindrecord(args.prefix) if mindrecord else inspect_corpus(args.prefix, show_progress=True)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    elif mindrecord:
+        _print_mindrecord(report)
+    else:
+        _print_corpus(report)
+
+
+def _print_mindrecord(report: dict[str, Any]) -> None:
+    for file in report["files"]:
+        print(f"{file['path']}: MindRecord 3.0, {file['rows']} rows, {file['bytes']} B")
+    for name, kind in report["columns"].items():
+        first = f", first row: {report['first_row'][name]}" if report["first_row"] else ""
+        print(f"  column {name}: {kind}{first}")
+
+
+def _print_corpus(report: dict[str, Any]) -> None:
+    for split in report["splits"]:
+        print(f"{split['prefix']}: {split['dtype']}, .bin {split['bin_bytes']} B, .idx {split['idx_bytes']} B")
+        print(f"  {split['documents']} documents, {split['tokens']} tokens")
+        lengths = f"{split['shortest']} to {split['longest']}, median {split['median']:.0f}, mean {split['mean']:.1f}"
+        print(f"  document length in tokens: {lengths}")
+        print(f"  duplicates: {_duplicates(split['duplicates'])}")
+        if split["tokens"]:
+            _print_histogram(split)
+            _print_sample(split["sample"])
+    if record := report["record"]:
+        print(f"vocabulary {record['vocab_size']}, end of text {record['eos_token']} = {record['eos_id']}")
+
+
+def _duplicates(found: dict[str, Any]) -> str:
+    text = f"{found['documents']} documents repeat an earlier one"
+    if found["most_repeated"] is not None:
+        text += f", document {found['most_repeated']} is there {found['times']} times"
+    if found["also_in_train"] is not None:
+        text += f"; {found['also_in_train']} are in the training split too"
+    return text
+
+
+def _print_histogram(split: dict[str, Any]) -> None:
+    histogram, shares = split["histogram"], split["histogram"]["ids_for_share"]
+    of = f" of {histogram['vocab_size']}" if histogram["vocab_size"] else ""
+    made = ", ".join(f"{count} make {share}" for share, count in shares.items())
+    print(f"  ids: {histogram['used']}{of} occur; of all tokens the most frequent {made}")
+    print(
+        "  ids by how often: " + ", ".join(f"{ids} ids {times} times" for times, ids in histogram["by_count"].items())
+    )
+    for entry in split["most_frequent"]:
+        text = "" if entry["text"] is None else f"  {entry['text']!r}"
+        print(f"    id {entry['id']:<7}{entry['share']:6.1%}  {entry['count']:>8}{text}")
+    if outside := histogram["outside"]:
+        print(f"  WRONG: {outside} tokens are {_outside(histogram)}, first token {histogram['first_outside']}")
+
+
+def _outside(histogram: dict[str, Any]) -> str:
+    size = histogram["vocab_size"]
+    return f"outside the vocabulary of {size}" if size else "ids that no vocabulary has"
+
+
+def _print_sample(runs: list[dict[str, Any]]) -> None:
+    print("  sample, as training reads it:")
+    before = runs[0]
+    for run in runs:
+        if run["document"] != before["document"]:
+            print("    ---- border of documents ----")
+        elif run["first_token"] > before["first_token"] + len(before["ids"]):
+            print("    ...")
+        shown = repr(run["text"]) if run["text"] is not None else str(run["ids"])
+        first, last = run["first_token"], run["first_token"] + len(run["ids"]) - 1
+        tokens = f"tokens {first} to {last}" if last > first else f"token {first}"
+        loss = "in the loss" if run["supervised"] else "not in the loss"
+        print(f"    document {run['document']}, {tokens}, {loss}: {shown}")
+        before = run

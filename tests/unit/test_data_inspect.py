@@ -1,0 +1,125 @@
+"""``meshwright data inspect``: what it counts, against counts made by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from meshwright.cli import main
+from meshwright.data.errors import DataError
+from meshwright.data.indexed import IndexedWriter
+from meshwright.data.inspect import inspect_corpus
+from mindrecord_files import extract
+
+DOCUMENTS = [[5, 6, 7, 0], [8, 0], [5, 6, 7, 0], [], [9] * 50 + [0], [5, 6, 7, 0], [8, 0]]
+
+
+def write(prefix: Path, documents: list[list[int]], vocab_size: int = 12) -> Path:
+    with IndexedWriter(prefix, vocab_size=vocab_size) as writer:
+        for ids in documents:
+            writer.add_document(np.array(ids, np.int64))
+    return prefix
+
+
+def write_tokenizer(prefix: Path, size: int) -> None:
+    """A tokenizer whose id n is the letter n of the alphabet, and 0 the end of text."""
+    vocabulary = {"</s>": 0, **{chr(96 + number): number for number in range(1, size)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
+    tokenizer.add_special_tokens(["</s>"])
+    Path(f"{prefix}.tokenizer.json").write_text(tokenizer.to_str())
+
+
+def split(prefix: Path, number: int = 0) -> dict[str, Any]:
+    report = inspect_corpus(prefix)
+    assert json.loads(json.dumps(report)) == report
+    return report["splits"][number]
+
+
+def test_sizes_lengths_and_duplicates(tmp_path: Path) -> None:
+    found = split(write(tmp_path / "c", DOCUMENTS))
+    assert (found["documents"], found["tokens"], found["dtype"], found["bin_bytes"]) == (7, 67, "uint16", 134)
+    assert (found["shortest"], found["median"], found["longest"]) == (0, 4, 51)
+    assert found["mean"] == pytest.approx(67 / 7)
+    assert found["duplicates"] == {"documents": 3, "most_repeated": 0, "times": 3, "also_in_train": None}
+
+
+def test_held_out_documents_that_are_in_the_training_split_are_counted(tmp_path: Path) -> None:
+    write(tmp_path / "c", DOCUMENTS)
+    write(tmp_path / "c.eval", [[8, 0], [8, 1, 0], [5, 6, 7, 0]])
+    found = split(tmp_path / "c", 1)["duplicates"]
+    assert found == {"documents": 0, "most_repeated": None, "times": 0, "also_in_train": 2}
+
+
+def test_token_histogram(tmp_path: Path) -> None:
+    write_tokenizer(write(tmp_path / "c", DOCUMENTS), 12)
+    found = split(tmp_path / "c")
+    histogram = found["histogram"]
+    assert (histogram["vocab_size"], histogram["used"], histogram["outside"]) == (12, 6, 0)
+    assert histogram["by_count"] == {"0": 6, "1-9": 5, "10-99": 1}
+    assert histogram["ids_for_share"] == {"50%": 1, "90%": 4, "99%": 6}
+    first = [(entry["id"], entry["count"], entry["text"]) for entry in found["most_frequent"][:3]]
+    assert first == [(9, 50, "i"), (0, 6, "</s>"), (5, 3, "e")]
+    assert len(found["most_frequent"]) == 6
+    assert found["most_frequent"][0]["share"] == pytest.approx(50 / 67)
+
+
+def test_ids_outside_the_vocabulary_are_told_with_their_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tokenizer(write(tmp_path / "c", DOCUMENTS), 9)
+    histogram = split(tmp_path / "c")["histogram"]
+    assert (histogram["outside"], histogram["first_outside"], histogram["used"]) == (50, 10, 5)
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 0
+    assert "WRONG: 50 tokens are outside the vocabulary of 9, first token 10" in capsys.readouterr().out
+
+
+def test_sample_shows_borders_and_the_loss_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tokenizer(write(tmp_path / "c", [[9] * 98 + [1, 0], [], [8] * 50 + [0]]), 12)
+    runs = split(tmp_path / "c")["sample"]
+    shown = [(run["document"], run["first_token"], len(run["ids"]), run["supervised"]) for run in runs]
+    assert shown == [(0, 0, 1, False), (0, 1, 31, True), (0, 68, 32, True), (2, 100, 32, True)]
+    assert runs[2]["ids"] == [9] * 30 + [1, 0]
+    assert runs[2]["text"].replace(" ", "").endswith("iia</s>")
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("    ---- border of documents ----")
+    assert lines[at - 4].startswith("    document 0, token 0, not in the loss: 'i'")
+    assert lines[at - 2] == "    ..."
+    assert lines[at + 1].startswith("    document 2, tokens 100 to 131, in the loss: 'h")
+
+
+@pytest.mark.parametrize("documents", [[], [[]], [[3]]])
+def test_the_smallest_corpora(tmp_path: Path, documents: list[list[int]], capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "c", documents)
+    found = split(tmp_path / "c")
+    assert (found["documents"], found["tokens"]) == (len(documents), sum(map(len, documents)))
+    assert [run["supervised"] for run in found["sample"]] == [False] * found["tokens"]
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 0
+    assert "0 documents repeat an earlier one" in capsys.readouterr().out
+
+
+def test_mindrecord_files_are_shown_before_they_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extract(tmp_path)
+    assert main(["data", "inspect", str(tmp_path / "shards.mindrecord"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [file["rows"] for file in report["files"]] == [3, 4]
+    assert report["first_row"] == {"input_ids": [0, 1, 2, 3, 4]}
+    assert main(["data", "inspect", str(tmp_path / "mixed.mindrecord")]) == 0
+    assert "column data: bytes, first row: 00" in capsys.readouterr().out
+    (tmp_path / "mixed.mindrecord").write_bytes(b"")
+    assert main(["data", "inspect", str(tmp_path / "mixed.mindrecord")]) == 2
+    assert "not a MindRecord file" in capsys.readouterr().err
+
+
+def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
+    path = Path(f"{write(tmp_path / 'c', DOCUMENTS)}.idx")
+    raw = bytearray(path.read_bytes())
+    raw[34] += 1
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"c.idx: sequence 1: starts at byte"):
+        inspect_corpus(tmp_path / "c")
