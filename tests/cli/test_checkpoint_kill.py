@@ -1,7 +1,6 @@
 """``meshwright train`` killed -9, launcher and ranks at once, and run again as it was (B-18)."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from test_launch_train import CONFIG, LIMIT, environment, losses
+from test_launch_stop import start
+from test_launch_train import CONFIG, LIMIT, losses
 
 from meshwright.checkpoint.locate import Found, find_latest
 from meshwright.checkpoint.manifest import verify
 from meshwright.data.indexed import IndexedWriter
 
 COMMAND = (
+    "meshwright",
     "train",
     "tiny.yaml",
     "--nproc-per-node",
@@ -46,25 +47,6 @@ def just_before_completion(root: Path) -> bool:
     return any(root.glob(".step-*.partial/manifest.json"))
 
 
-def start(folder: Path) -> tuple[subprocess.Popen, list[str]]:
-    """Start training and read what it prints until its first checkpoint."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "meshwright", *COMMAND],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "checkpoint: " in line:
-            break
-    return process, lines
-
-
 def kill(process: subprocess.Popen, root: Path, moment: Callable[[Path], bool]) -> None:
     """Kill launcher and ranks at a moment: all are held there first, to be sure that this is where they stand."""
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -90,7 +72,7 @@ def test_b18_a_run_killed_at_three_moments_goes_on_from_its_newest_complete_chec
     root = folder / "run" / "checkpoints"
     step, skipped = 0, None
     for moment in (shard_written, just_before_completion, between_saves):
-        process, lines = start(folder)
+        process, lines = start(folder, *COMMAND)
         assert_goes_on(lines, step, skipped)
         kill(process, root, moment)
         step = max(int(path.name.removeprefix("step-")) for path in root.glob("step-*") if not verify(path))
