@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from meshwright.checkpoint.errors import CheckpointError
 from meshwright.config.load import load_config
 from meshwright.config.run import config_from_log, resolve
+from meshwright.data.blend import blend
 from meshwright.data.order import GlobalOrder
 from meshwright.spec.schedule import learning_rate
 from meshwright.train.inputs import ResumeError
@@ -119,14 +121,24 @@ def test_b17_resumed_on_another_layout_and_back(tmp_path, between):
 
 
 def test_a_blend_is_the_same_stream_on_every_layout_and_after_a_resume(tmp_path, capsys):
-    paths = [{"path": str(write_corpus(tmp_path / f"part{n}", 30 + 40 * n, seed=n)), "weight": 3 - n} for n in (1, 2)]
-    sections = {"train": {"train_steps": 15}, "checkpoint": {"save_checkpoint_steps": 5}, "dataset": {"paths": paths}}
+    paths = [{"path": str(write_corpus(tmp_path / f"part{n}", 20 * n, seed=n)), "weight": 3 - n} for n in (1, 2)]
+    sections = {"train": {"train_steps": 9}, "checkpoint": {"save_checkpoint_steps": 3}, "dataset": {"paths": paths}}
     straight = go(tmp_path, "one", output_dir=str(tmp_path / "straight"), **sections)
-    assert "part1: 66.67%, 80 samples of 70, 1.14 epochs" in capsys.readouterr().out
-    stop(tmp_path, "one", 5, **sections)
+    log = capsys.readouterr().out
+    assert "part1: 66.67%, 48 samples of 20, 2.40 epochs" in log
+    sources = by_step(tmp_path / "straight", "train/loss/part1", "train/loss/part2")
+    assert f"loss by source: part1 {sources[9][0]:.4f}  part2 {sources[9][1]:.4f}" in log
+    drawn = blend([2, 1]).draws(np.arange(9 * GLOBAL_BATCH))[0].reshape(9, GLOBAL_BATCH).mean(axis=1)
+    mean = [first + share * (second - first) for (first, second), share in zip(sources.values(), drawn, strict=True)]
+    assert losses(tmp_path / "straight") == pytest.approx(mean, rel=1e-5)
+    stop(tmp_path, "one", 3, **sections)
     last = go(tmp_path, "dp2pp2_zero1", **sections)
-    assert global_samples(last) == global_samples(straight)[5:]
+    assert global_samples(last) == global_samples(straight)[3:]
     assert losses(tmp_path / "out") == pytest.approx(losses(tmp_path / "straight"), abs=1e-4)
+    go(tmp_path, "tp2_seq", "train.loss_chunk_tokens=7", output_dir=str(tmp_path / "split"), **sections)
+    for name in ("out", "split"):
+        found = by_step(tmp_path / name, "train/loss/part1", "train/loss/part2")
+        assert np.abs(np.array(list(found.values())) - np.array(list(sources.values()))).max() < 1e-4
     other = [entry | {"weight": 1} for entry in paths]
     with pytest.raises(ResumeError, match="dataset fingerprint"):
         go(tmp_path, "one", **sections | {"dataset": {"paths": other}})

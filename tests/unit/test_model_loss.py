@@ -54,6 +54,24 @@ def test_value_and_gradients(chunk: int | None) -> None:
     assert_close(run(hidden, weight, labels, chunk), reference(hidden, weight, labels), 5e-7)
 
 
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_the_loss_of_each_sequence_is_noted_once_and_changes_nothing(chunk: int | None) -> None:
+    hidden, weight, labels = inputs()
+    expected = run(hidden, weight, labels, chunk)
+    whole = [reference(hidden[row, None], weight, labels[row, None])[0].item() for row in range(BATCH)]
+    loss, noted = TokenLoss(VOCAB, chunk), []
+    loss.by_sequence = noted
+    total = loss(hidden.requires_grad_(), weight.requires_grad_(), labels)
+    total.backward()
+    for got, want in zip((total, hidden.grad, weight.grad), expected, strict=True):
+        assert torch.equal(got, want)
+    (sequences,) = noted
+    assert not sequences.requires_grad
+    assert sequences.tolist() == pytest.approx(whole, rel=1e-6)
+    loss.eval()(hidden, weight, labels)
+    assert len(noted) == 1
+
+
 @pytest.mark.parametrize("chunk", [None, 7])
 def test_every_size_of_row_block_gives_the_same(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, labels = inputs()

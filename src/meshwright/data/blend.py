@@ -138,6 +138,13 @@ class BlendedDataset:
         self._starts = np.cumsum([0] + [source.num_samples for source in sources], dtype=np.int64)
         self.num_samples = int(self._starts[-1])
 
+    @property
+    def names(self) -> list[str]:
+        """What to call each source: the last part of its path, or all of it where two have the same."""
+        paths = [", ".join(str(file.prefix) for file in source.files) for source in self.sources]
+        short = [source.files[-1].prefix.name for source in self.sources]
+        return short if len(set(short)) == len(short) else paths
+
     def order(self, seed: int) -> BlendedOrder:
         """The order in which a run reads the samples."""
         return BlendedOrder(self.blend, tuple(source.num_samples for source in self.sources), seed)

@@ -8,6 +8,13 @@ from meshwright.data.dataset import SampleSource
 from meshwright.data.order import Int64s, SampleOrder
 
 
+def step_positions(step: int, global_batch_size: int, data_rank: int, data_parallel: int) -> Int64s:
+    """Order positions that a data rank takes in a step (from 0), int64 [global_batch_size / data_parallel]."""
+    local = global_batch_size // data_parallel
+    start = step * global_batch_size + data_rank * local
+    return np.arange(start, start + local, dtype=np.int64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepReader:
     """Reads what one data rank trains on in one optimizer step.
@@ -35,9 +42,7 @@ class StepReader:
 
     def samples(self, step: int) -> Int64s:
         """Sample numbers of this data rank in a step, int64 [global_batch_size / data_parallel]."""
-        local = self.global_batch_size // self.data_parallel
-        start = step * self.global_batch_size + self.data_rank * local
-        return self.order.samples(np.arange(start, start + local, dtype=np.int64))
+        return self.order.samples(step_positions(step, self.global_batch_size, self.data_rank, self.data_parallel))
 
     def __call__(self, step: int) -> tuple[Int64s, Int64s]:
         """Tokens and labels of a step, int64 [global_batch_size / data_parallel, seq_length] each."""

@@ -72,7 +72,7 @@ class _CrossEntropySum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits_TV: Tensor, labels_T: Tensor, shard: VocabShard) -> Tensor:
+    def forward(ctx: Any, logits_TV: Tensor, labels_T: Tensor, shard: VocabShard) -> tuple[Tensor, Tensor]:
         columns = logits_TV.shape[1]
         real = min(max(shard.vocab_size - shard.start, 0), columns)
         supervised_T = labels_T != IGNORE_INDEX
@@ -86,10 +86,13 @@ class _CrossEntropySum(torch.autograd.Function):
         total_T, target_T = shard.reduce.sum(torch.stack(((local_T - largest_T).exp(), target_T)))
         ctx.save_for_backward(logits_TV, largest_T + total_T.log(), column_T, here_T, supervised_T)
         ctx.real = real
-        return torch.where(supervised_T, total_T.log() - target_T, 0.0).sum()
+        loss_T = torch.where(supervised_T, total_T.log() - target_T, 0.0)
+        ctx.mark_non_differentiable(loss_T)
+        ctx.set_materialize_grads(False)
+        return loss_T.sum(), loss_T
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, None, None]:  # type: ignore[override]
         logits_TV, normalizer_T, column_T, here_T, supervised_T = ctx.saved_tensors
         weight_T = grad * supervised_T
         target_T = -(weight_T * here_T)
@@ -109,26 +112,41 @@ class TokenLoss(nn.Module):
         vocab_size: real ids of the vocabulary.
         chunk_tokens: compute logits for this many tokens at a time and again in backward, so that the full
             [T, V] tensor never exists; None computes all at once.
+
+    Attributes:
+        by_sequence: where training adds the loss sum of each sequence of a micro-batch, fp32 [B]; None adds nothing.
     """
 
     def __init__(self, vocab_size: int, chunk_tokens: int | None = None) -> None:
         super().__init__()
         self.shard = VocabShard(start=0, vocab_size=vocab_size, reduce=WholeVocab())
         self.chunk_tokens = chunk_tokens
+        self.by_sequence: list[Tensor] | None = None
 
     def forward(self, hidden_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
         """0-d fp32 sum over labels that are not `IGNORE_INDEX`."""
         hidden_TD, labels_T = hidden_BSD.flatten(0, 1), labels_BS.flatten()
         if self.chunk_tokens is None or self.chunk_tokens >= len(labels_T):
-            return self._loss(hidden_TD, weight_VD, labels_T)
+            total, loss_T = self._loss(hidden_TD, weight_VD, labels_T)
+            self._note([loss_T], labels_BS)
+            return total
         total = hidden_TD.new_zeros((), dtype=torch.float32)
         chunks = zip(hidden_TD.split(self.chunk_tokens), labels_T.split(self.chunk_tokens), strict=True)
+        losses: list[Tensor] = []
         for hidden, labels in chunks:
-            total = total + checkpoint(
+            part, loss_T = checkpoint(
                 self._loss, hidden, weight_VD, labels, use_reentrant=False, preserve_rng_state=False
             )
+            total = total + part
+            losses.append(loss_T)
+        self._note(losses, labels_BS)
         return total
 
-    def _loss(self, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor) -> Tensor:
+    def _loss(self, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum, and the loss of each token, through which no gradient goes."""
         logits_TV = F.linear(hidden_TD, weight_VD)
         return _CrossEntropySum.apply(logits_TV, labels_T, self.shard)
+
+    def _note(self, losses: list[Tensor], labels_BS: Tensor) -> None:
+        if self.by_sequence is not None and self.training:
+            self.by_sequence.append(torch.cat(losses).view(labels_BS.shape).sum(dim=1))

@@ -32,6 +32,7 @@ from meshwright.train.pretrained import pretrained_weights
 from meshwright.train.profile import StepProfiler
 from meshwright.train.record import write_record
 from meshwright.train.saving import CheckpointWriter
+from meshwright.train.source_loss import SourceLoss, source_line
 from meshwright.train.start import start_lines
 from meshwright.train.step import TrainState, evaluate_batch, train_step
 from meshwright.train.stopping import StopRequest, StopSignals
@@ -94,6 +95,7 @@ class Trainer:
             initial=self.pretrained.initial if self.pretrained else None,
         )
         self.memory.follow(self.state)
+        self.source_loss = SourceLoss(self.state, self.data, run.train.batch.global_batch_size)
         self.counters = Counters()
         self.run_id = self._shared(uuid.uuid4().hex)
         self._overflows = 0
@@ -150,7 +152,7 @@ class Trainer:
                 outcome = train_step(self.state, batch, self._learning_rate(step))
                 self.counters.step = step
                 self.counters.tokens += train.tokens_per_step
-                numbers = HostCopy(outcome.stacked())
+                numbers = HostCopy(torch.cat((outcome.stacked(), self.source_loss.of_step(step, batch))))
                 if pending is not None:
                     self._settle(pending)
                 wish = self._stop_request.exchange()
@@ -203,7 +205,7 @@ class Trainer:
 
     def _settle(self, pending: _Pending) -> None:
         """Take in the numbers of a finished step: counters, metrics, and whether to go on."""
-        loss, norm, supervised, skipped, scale, halted = pending.numbers.read()
+        loss, norm, supervised, skipped, scale, halted, *by_source = pending.numbers.read()
         if halted:
             finding = locate(self.state, pending.batch, pending.step)
             raise NonFiniteError(explain(finding, pending.step, loss, norm))
@@ -220,11 +222,13 @@ class Trainer:
             )
         self._meter.count(StepTime(seconds=pending.seconds, waited=pending.waited, supervised=supervised))
         reason = NO_TOKENS if unsupervised else OVERFLOW if overflow else None
-        self._report(pending.step, loss, norm, scale, skipped=reason)
+        self._report(pending.step, loss, norm, scale, by_source, skipped=reason)
         if line := self.memory.step_done(last=pending.step == self.total_steps):
             self._say(line)
 
-    def _report(self, step: int, loss: float, norm: float, scale: float, *, skipped: str | None) -> None:
+    def _report(
+        self, step: int, loss: float, norm: float, scale: float, by_source: list[float], *, skipped: str | None
+    ) -> None:
         if not self.first:
             return
         train, counters = self.run.train, self.counters
@@ -235,8 +239,9 @@ class Trainer:
         }
         if counters.unsupervised:
             metrics["train/unsupervised_steps"] = counters.unsupervised
+        sources = self.source_loss.metrics(by_source)
         if skipped != NO_TOKENS:
-            metrics["train/loss"] = loss
+            metrics |= {"train/loss": loss} | sources
         if skipped is None:
             metrics["train/grad_norm"] = norm
         if self.state.loss_scale.dynamic:
@@ -246,6 +251,8 @@ class Trainer:
         note = f"  {skipped}: step skipped" if skipped else ""
         if note or step % self.run.config.monitor.log_steps == 0 or step in (1, self.total_steps):
             self._say(step_line(step, self.total_steps, metrics) + note)
+            if sources:
+                self._say(source_line(sources))
 
     def evaluate(self) -> float:
         """Mean token loss over the held-out data, reported and returned."""
