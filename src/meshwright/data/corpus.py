@@ -64,6 +64,8 @@ def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _text_file(path: Path) -> Path:
+    if path.suffix == ".mindrecord":
+        raise DataError(f"{path}: holds token ids already: `meshwright data import` reads it")
     if path.suffix in NOT_TEXT:
         raise DataError(f"{path}: {path.suffix} files are not supported yet; give plain text or .jsonl")
     return path
