@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mindrecord_files
+from meshwright.data.corpus import find_files
 from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
@@ -181,6 +182,10 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: mindrecord_files.edit_header(path, lambda content: content.pop("page")),
         "not a complete MindRecord header: KeyError: 'page'",
     ),
+    "pages before the file": (
+        lambda path: mindrecord_files.edit_header(path, lambda content: content.update(header_size=-1)),
+        "page 0 says it uses 408 bytes of 32768 from -1",
+    ),
     "float ids": (set_type("float32"), r"column 'input_ids' is float32 \[-1\]; token ids are int32 or int64"),
     "unknown type": (set_type("int8"), r"column 'input_ids' is int8"),
     "length of a row": (lambda path: overwrite(path, (16 << 10) + 34, b"\x07"), "row 1: damaged: byte 16418 gives"),
@@ -226,6 +231,11 @@ def test_columns_without_a_place_and_wrong_ignores_are_refused(records: Path, tm
             import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=64, ignore=ignore)
     with pytest.raises(DataError, match=r"no column 'input_ids' with token ids; it has data \(bytes\), emb \(float32 "):
         import_mindrecord(records / "mixed.mindrecord", tmp_path / "corpus", vocab_size=64)
+
+
+def test_prepare_points_to_import(records: Path) -> None:
+    with pytest.raises(DataError, match=r"lm_pretrain.mindrecord: holds token ids already: `meshwright data import`"):
+        find_files([records / "lm_pretrain.mindrecord"])
 
 
 def test_an_existing_corpus_is_not_touched(records: Path, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def open_mindrecord(path: str | Path) -> MindRecord:
     header = read_header(first)
     names = header.shards or (first.name,)
     # A lone file may have been renamed; the files of a set are found by the names that it was written under.
-    paths = [first] if len(names) == 1 else [first.with_name(Path(name).name) for name in names]
+    paths = [first] if len(names) == 1 else [first.with_name(name) for name in names]
     return MindRecord(tuple(_open_shard(shard, number, header, first) for number, shard in enumerate(paths)))
 
 
@@ -127,7 +127,7 @@ def _index(path: Path) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1", uri=True)
         with contextlib.closing(connection):
             yield connection
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where even its message is damaged
         raise DataError(f"{file}: not the index of a MindRecord file, or a damaged one: {error}") from None
 
 
@@ -137,6 +137,7 @@ def _read(shard: Shard, columns: Collection[str]) -> Iterator[Row]:
     raws = [name for name in header.columns if name in columns and name not in blobs]
     with _index(shard.path) as index, open(shard.path, "rb") as file:
         places = index.execute(f"SELECT {INDEX_COLUMNS} FROM INDEXES ORDER BY ROW_ID")
+        number = -1
         for number, (row_id, *place) in enumerate(places):
             values: dict[str, Value] = {}
             try:
@@ -149,6 +150,8 @@ def _read(shard: Shard, columns: Collection[str]) -> Iterator[Row]:
             except (ValueError, TypeError) as error:
                 raise DataError(f"{shard.path}: row {number}: damaged: {error}") from None
             yield Row(shard.path, number, values)
+    if number + 1 != shard.rows:
+        raise DataError(f"{shard.path}.db: damaged: its rows end after {number + 1} of {shard.rows}")
 
 
 def _bytes_at(file: BinaryIO, header: Header, page_id: int, start: int, end: int) -> bytes:

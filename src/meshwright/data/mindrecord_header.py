@@ -48,7 +48,7 @@ class Header:
         blob_columns: columns that are stored in blob pages, in the order in which they are stored.
         pages: by page number.
         rows: rows that the blob pages hold.
-        shards: names of all files of the set, this one included.
+        shards: names of all files of the set, this one included, without folders.
     """
 
     columns: dict[str, Column]
@@ -80,7 +80,7 @@ def read_header(path: Path) -> Header:
     missing = [name for name in header.blob_columns if name not in header.columns]
     if missing:
         raise DataError(f"{path}: the schema stores column {missing[0]!r} but does not describe it")
-    _check_pages(path, size, header, content["page_size"])
+    _check_pages(path, size, header, int(content["page_size"]))
     return header
 
 
@@ -113,14 +113,14 @@ def _header(content: dict[str, Any]) -> Header:
             for page in pages
         },
         rows=max((int(page["end_row_id"]) for page in pages if page["page_type"] == "BLOB_DATA"), default=0),
-        shards=tuple(map(str, content["shard_addresses"])),
+        shards=tuple(Path(name).name or "?" for name in content["shard_addresses"]),
         shard=int(content["shard_id"]),
     )
 
 
 def _check_pages(path: Path, size: int, header: Header, page_size: int) -> None:
     for number, page in header.pages.items():
-        if not 0 <= page.used <= page_size:
-            raise DataError(f"{path}: page {number} says it uses {page.used} bytes of {page_size}")
+        if page.start < 0 or not 0 <= page.used <= page_size:
+            raise DataError(f"{path}: page {number} says it uses {page.used} bytes of {page_size} from {page.start}")
         if page.start + page.used > size:
             raise DataError(f"{path}: truncated at byte {size}: page {number} ends at byte {page.start + page.used}")
