@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 import mindrecord_files
+from meshwright.cli import main
 from meshwright.data.corpus import find_files
 from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
@@ -81,6 +83,22 @@ def test_training_reads_imported_rows(records: Path, tmp_path: Path) -> None:
     rows = [row["input_ids"]["ndarray"] for row in EXPECTED["lm_pretrain.mindrecord"]]
     assert tokens.tolist() == [rows[0], rows[10]]
     assert labels.tolist() == [[*rows[0][1:], rows[1][0]], [*rows[10][1:], rows[11][0]]]
+
+
+def test_the_tokenizer_that_made_the_ids_travels_along(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocabulary = {"</s>": 0, **{chr(64 + number): number for number in range(1, 64)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.save(str(tmp_path / "t.json"))
+    source, prefix = str(records / "lm_pretrain.mindrecord"), str(tmp_path / "c")
+    assert main(["data", "import", source, "--output", prefix, "--tokenizer", str(tmp_path / "t.json"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["documents"], report["tokens"], report["files"]) == (12, 204, [source])
+    assert (tmp_path / "c.tokenizer.json").read_bytes() == (tmp_path / "t.json").read_bytes()
+    assert main(["data", "inspect", prefix]) == 0
+    assert "document 0, token 0, not in the loss: 'o'" in capsys.readouterr().out
 
 
 def test_labels_that_follow_are_kept_and_masks_are_refused(records: Path, tmp_path: Path) -> None:
