@@ -1,6 +1,7 @@
 """Windows over token files: every token a label once, across files, with refusals before training."""
 
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed import CODE_OF_DTYPE, HEADER, MAGIC, IndexedWriter
 
 
 def corpus(prefix: Path, tokens: np.ndarray, vocab_size: int = 1000) -> Path:
@@ -81,6 +82,26 @@ def test_recorded_vocabulary_is_checked_before_any_token_is_read(tmp_path: Path)
         TokenDataset([path], 4)
     (tmp_path / "a.json").write_text('{"someone": "else"}')
     assert TokenDataset([path], 4).num_samples == 4
+
+
+def test_a_hundred_gigabytes_of_index_are_opened_and_told_apart_without_being_read(tmp_path: Path) -> None:
+    """Five billion documents of two tokens, as sparse files: reading the index would take minutes, or all memory."""
+    documents = 5 * 10**9
+    index = (("<i", 34 + 4 * (documents - 1), 2), ("<q", 34 + 12 * documents - 8, 4 * (documents - 1)))
+    with open(tmp_path / "a.idx", "wb") as file:
+        file.write(HEADER.pack(MAGIC, 1, CODE_OF_DTYPE[np.dtype(np.uint16)], documents, documents + 1))
+        for form, at, value in (*index, ("<q", 34 + 20 * documents, documents)):
+            file.seek(at)
+            file.write(struct.pack(form, value))
+    with open(tmp_path / "a.bin", "wb") as file:
+        file.truncate(4 * documents)
+    data = TokenDataset([tmp_path / "a"], 4096)
+    assert data.num_samples == (2 * documents - 1) // 4096
+    assert data[data.num_samples - 1].tolist() == [0] * 4097
+    before = data.fingerprint()
+    with open(tmp_path / "a.bin", "r+b") as file:
+        file.write(b"1")
+    assert data.fingerprint() != before
 
 
 def test_fingerprint_tells_corpora_apart(tmp_path: Path) -> None:
