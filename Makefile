@@ -24,8 +24,9 @@ setup: $(VENV)/.dev ## make .venv with all that development needs; does nothing 
 quickstart: $(VENV)/.train ## train a small model on this machine from start to finish (ARGS="--help" tells more)
 	@$(BIN)/python quickstart/run.py $(ARGS)
 
+# Two files of tests at a time, in order, the long ones first: many wait for processes that they start.
 test: lint ## setup, lint and all tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup ## ruff check, ruff format --check, mypy
 	@$(BIN)/ruff check .
