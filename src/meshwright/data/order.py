@@ -17,6 +17,9 @@ UInt64s = npt.NDArray[np.uint64]
 
 ROUNDS = 12
 GOLDEN = 0x9E3779B97F4A7C15
+ROUND_KEYS = [np.uint64((number + 1) * GOLDEN % 2**64) for number in range(ROUNDS)]
+SHIFTS = [np.uint64(bits) for bits in (30, 27, 31)]
+FACTORS = [np.uint64(factor) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)]
 
 
 class SampleOrder(Protocol):
@@ -56,7 +59,7 @@ class GlobalOrder:
 
     def _permute(self, places: Int64s, epochs: Int64s) -> Int64s:
         bits = max(2, (self.num_samples - 1).bit_length())
-        keys = _mix(_mix(np.uint64((self.seed + GOLDEN) % 2**64)) ^ _mix(epochs.astype(np.uint64)))
+        keys = _mix(_mix(_one(self.seed + GOLDEN)) ^ _mix(epochs.astype(np.uint64)))
         values = _feistel(places.astype(np.uint64), keys, bits)
         outside = np.flatnonzero(values >= self.num_samples)
         while len(outside):
@@ -67,7 +70,7 @@ class GlobalOrder:
 
 def derived_seed(seed: int, number: int) -> int:
     """A seed of its own for each of several orders that share a seed; ``number`` is at least 0."""
-    return int(_mix(np.uint64((seed + GOLDEN) % 2**64) ^ _mix(np.uint64(number + 1))))
+    return int(_mix(_one(seed + GOLDEN) ^ _mix(_one(number + 1)))[0])
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ class OneEpochInOrder:
         return np.where(positions < self.num_samples, positions, -1)
 
 
+def _one(number: int) -> UInt64s:
+    return np.array([number % 2**64], np.uint64)
+
+
 def _feistel(values: UInt64s, keys: UInt64s, bits: int) -> UInt64s:
     """A keyed permutation of [0, 2**bits): the halves are mixed into each other in turn."""
     low_bits = np.uint64(bits // 2)
@@ -88,18 +95,20 @@ def _feistel(values: UInt64s, keys: UInt64s, bits: int) -> UInt64s:
     high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
     low, high = values & low_mask, values >> low_bits
     for number in range(ROUNDS):
-        round_keys = keys + np.uint64((number + 1) * GOLDEN % 2**64)
+        round_keys = keys + ROUND_KEYS[number]
         if number % 2:
-            low = low ^ (_mix(high ^ round_keys) & low_mask)
+            low ^= _mix(high ^ round_keys) & low_mask
         else:
-            high = high ^ (_mix(low ^ round_keys) & high_mask)
+            high ^= _mix(low ^ round_keys) & high_mask
     return (high << low_bits) | low
 
 
-def _mix(x: UInt64s | np.uint64) -> UInt64s:
-    """The splitmix64 finalizer (Steele, Lea and Flood, OOPSLA 2014); wraps modulo 2**64."""
-    with np.errstate(over="ignore"):
-        x = np.asarray(x, np.uint64)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(x ^ (x >> np.uint64(31)))
+def _mix(x: UInt64s) -> UInt64s:
+    """The splitmix64 finalizer (Steele, Lea and Flood, OOPSLA 2014), in an array of at least one dimension."""
+    # Arrays wrap modulo 2**64; numbers of numpy would do so too, but warn.
+    x = x ^ (x >> SHIFTS[0])
+    x *= FACTORS[0]
+    x ^= x >> SHIFTS[1]
+    x *= FACTORS[1]
+    x ^= x >> SHIFTS[2]
+    return x
