@@ -26,6 +26,8 @@ def test_windows_share_one_token(tmp_path: Path) -> None:
     assert data[0].dtype == np.int64
     with pytest.raises(IndexError, match="sample 4 of 4"):
         data[4]
+    with pytest.raises(IndexError, match="sample 4 of 4"):
+        data.batch(np.array([0, 4]))
 
 
 def test_windows_run_over_file_borders(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ Shapes: N samples asked for, S seq_length.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -63,8 +65,8 @@ class TokenDataset:
         self.seq_length = seq_length
         self.vocab_size = vocab_size
         self.files = [_open(strip_suffix(path), vocab_size) for path in paths]
-        self._starts = np.cumsum([0] + [len(file.tokens) for file in self.files], dtype=np.int64)
-        self.num_tokens = int(self._starts[-1])
+        self._starts = list(accumulate((len(file.tokens) for file in self.files), initial=0))
+        self.num_tokens = self._starts[-1]
         predicted = max(0, self.num_tokens - 1)
         self.num_samples = -(-predicted // seq_length) if pad_last else predicted // seq_length
         if self.num_samples == 0:
@@ -86,7 +88,10 @@ class TokenDataset:
         if not 0 <= sample < self.num_samples:
             raise IndexError(f"sample {sample} of {self.num_samples}")
         start = sample * self.seq_length
-        return self._read(start, min(start + self.seq_length + 1, self.num_tokens))
+        window = np.empty(min(self.seq_length + 1, self.num_tokens - start), np.int64)
+        self._fill(window, start)
+        self._check_ids(window, start)
+        return window
 
     def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
         """Tokens and labels, int64 [N, S] each; sample -1 gives a row without supervised tokens.
@@ -95,39 +100,49 @@ class TokenDataset:
 
         Raises:
             DataError: an id outside the vocabulary, with file and position.
+            IndexError: a number that is no sample's.
         """
-        tokens = np.zeros((len(samples), self.seq_length), np.int64)
-        labels = np.full((len(samples), self.seq_length), IGNORED, np.int64)
-        for row, sample in enumerate(samples.tolist()):
-            if sample < 0:
-                continue
-            window = self[sample]
-            tokens[row, : len(window) - 1] = window[:-1]
-            labels[row, : len(window) - 1] = window[1:]
+        if samples.max(initial=-1) >= self.num_samples:
+            raise IndexError(f"sample {samples.max()} of {self.num_samples}")
+        tokens, labels = (np.zeros((len(samples), self.seq_length), np.int64) for _ in range(2))
+        starts = samples * self.seq_length
+        predicted = np.where(samples < 0, 0, np.minimum(self.seq_length, self.num_tokens - 1 - starts))
+        buffer = np.empty(self.seq_length + 1, np.int64)
+        for row, (start, length) in enumerate(zip(starts.tolist(), predicted.tolist(), strict=True)):
+            if length:
+                window = buffer[: length + 1]
+                self._fill(window, start)
+                tokens[row, :length], labels[row, :length] = window[:-1], window[1:]
+        if not (self._known(tokens[:, 0]) and self._known(labels)):
+            # Reading the windows one by one names the place.
+            for sample in samples[samples >= 0].tolist():
+                self[sample]
+        if predicted.min(initial=self.seq_length) < self.seq_length:
+            labels[np.arange(self.seq_length) >= predicted[:, None]] = IGNORED
         return tokens, labels
 
-    def _read(self, start: int, stop: int) -> Int64s:
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
-        out = np.empty(stop - start, np.int64)
-        at = start
-        for number in range(first, len(self.files)):
-            if at == stop:
-                break
-            offset = int(self._starts[number])
-            end = min(stop, int(self._starts[number + 1]))
-            out[at - start : end - start] = self.files[number].tokens[at - offset : end - offset]
-            at = end
-        self._check_ids(out, start)
-        return out
+    def _fill(self, window: Int64s, start: int) -> None:
+        """Read tokens of the whole stream from ``start`` on, as many as ``window`` holds."""
+        number, filled = bisect_right(self._starts, start) - 1, 0
+        while filled < len(window):
+            offset = start + filled - self._starts[number]
+            part = self.files[number].tokens[offset : offset + len(window) - filled]
+            window[filled : filled + len(part)] = part
+            filled += len(part)
+            number += 1
 
-    def _check_ids(self, ids: Int64s, start: int) -> None:
-        if self.vocab_size is None or (ids.min() >= 0 and ids.max() < self.vocab_size):
+    def _known(self, ids: Int64s) -> bool:
+        # Taken as unsigned, negative ids are the largest of all.
+        return self.vocab_size is None or bool(ids.view(np.uint64).max(initial=0) < self.vocab_size)
+
+    def _check_ids(self, window: Int64s, start: int) -> None:
+        if self.vocab_size is None or self._known(window):
             return
-        at = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
-        number = int(np.searchsorted(self._starts, start + at, side="right")) - 1
-        file, token = self.files[number], start + at - int(self._starts[number])
+        column = int(np.flatnonzero((window < 0) | (window >= self.vocab_size))[0])
+        number = bisect_right(self._starts, start + column) - 1
+        file, token = self.files[number], start + column - self._starts[number]
         raise DataError(
-            f"{file.bin_path}: token {token} (byte {token * file.dtype.itemsize}) is id {ids[at]}, outside the "
+            f"{file.bin_path}: token {token} (byte {token * file.dtype.itemsize}) is id {window[column]}, outside the "
             f"vocabulary of {self.vocab_size}"
         )
 
