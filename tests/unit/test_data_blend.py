@@ -1,6 +1,7 @@
 """Blends: shares at every prefix, any position on its own, epochs of each source, one order for every layout."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,6 +122,18 @@ def test_the_log_says_how_often_each_source_is_read(sources: list[TokenDataset])
     web, code = BlendedDataset(sources, [3, 1]).describe(120)
     assert web.endswith("web: 75.00%, 90 samples of 60, 1.50 epochs")
     assert code.endswith("code: 25.00%, 30 samples of 20, 1.50 epochs")
+
+
+def test_sources_go_by_the_last_part_of_their_path_where_that_tells_them_apart(
+    sources: list[TokenDataset], tmp_path: Path
+) -> None:
+    assert BlendedDataset(sources, [1, 1]).names == ["web", "code"]
+    with IndexedWriter(tmp_path / "web", vocab_size=2000) as writer:
+        writer.add_document(np.arange(SEQ + 1))
+    both = [sources[0], TokenDataset([tmp_path / "web"], SEQ)]
+    assert BlendedDataset(both, [1, 1]).names == [str(sources[0].files[0].prefix), str(tmp_path / "web")]
+    with pytest.raises(DataError, match=r"code comes twice in the blend: name it once, with both weights"):
+        BlendedDataset([*sources, sources[1]], [1, 1, 1])
 
 
 def test_shares_are_part_of_the_fingerprint(sources: list[TokenDataset]) -> None:

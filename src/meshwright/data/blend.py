@@ -128,11 +128,15 @@ class BlendedDataset:
     """Samples of several corpora under one numbering: those of the first, then those of the second, and so on."""
 
     def __init__(self, sources: Sequence[TokenDataset], weights: Sequence[float]) -> None:
-        """Join corpora of one ``seq_length``; ``weights`` are relative to each other.
+        """Join corpora of one ``seq_length``, each of one token file pair; ``weights`` are relative to each other.
 
         Raises:
-            DataError: a weight is too small beside the others.
+            DataError: a weight is too small beside the others, or a corpus comes twice.
         """
+        prefixes = [source.files[0].prefix for source in sources]
+        for prefix in prefixes:
+            if prefixes.count(prefix) > 1:
+                raise DataError(f"dataset.paths: {prefix} comes twice in the blend: name it once, with both weights")
         self.sources = list(sources)
         self.blend = blend(weights)
         self._starts = np.cumsum([0] + [source.num_samples for source in sources], dtype=np.int64)
@@ -141,9 +145,9 @@ class BlendedDataset:
     @property
     def names(self) -> list[str]:
         """What to call each source: the last part of its path, or all of it where two have the same."""
-        paths = [", ".join(str(file.prefix) for file in source.files) for source in self.sources]
-        short = [source.files[-1].prefix.name for source in self.sources]
-        return short if len(set(short)) == len(short) else paths
+        prefixes = [source.files[0].prefix for source in self.sources]
+        short = [prefix.name for prefix in prefixes]
+        return short if len(set(short)) == len(short) else [str(prefix) for prefix in prefixes]
 
     def order(self, seed: int) -> BlendedOrder:
         """The order in which a run reads the samples."""
@@ -173,7 +177,7 @@ class BlendedDataset:
     def describe(self, samples: int) -> list[str]:
         """A line for each source: what a run of ``samples`` samples reads of it, for the log."""
         return [
-            f"blend: {', '.join(str(file.prefix) for file in source.files)}: {share / UNITS:.2%}, "
+            f"blend: {source.files[0].prefix}: {share / UNITS:.2%}, "
             f"{drawn:,} samples of {source.num_samples:,}, {drawn / source.num_samples:.2f} epochs"
             for source, share, drawn in zip(
                 self.sources, self.blend.shares, self.blend.drawn(samples).tolist(), strict=True
