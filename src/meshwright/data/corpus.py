@@ -12,6 +12,7 @@ from meshwright.data.text import decode, repair
 
 DEFAULT_SUFFIXES = (".txt", ".jsonl")
 NOT_TEXT = (".gz", ".zst", ".xz", ".bz2", ".zip", ".tar", ".parquet", ".arrow", ".bin", ".idx", ".mindrecord")
+COUNT_BYTES = 1 << 20
 
 
 @dataclass
@@ -22,6 +23,25 @@ class Tally:
     empty: int = 0
     invalid_utf8: int = 0
     bytes_read: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file, or the lines of a .jsonl file that start at byte ``start`` or later and before byte ``end``."""
+
+    path: Path
+    start: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document as read: its file, the byte in it where its line starts, whether it had invalid UTF-8."""
+
+    text: str
+    path: Path
+    byte: int
+    repaired: bool
 
 
 def find_files(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> list[Path]:
@@ -72,7 +92,13 @@ def _text_file(path: Path) -> Path:
 
 
 def read_documents(files: Sequence[Path], *, text_key: str, tally: Tally) -> Iterator[str]:
-    """Documents in file order: each line of a .jsonl file, else the whole file (held in memory).
+    """Texts of the documents of whole files (see ``read_parts``)."""
+    for source in read_parts([Part(path) for path in files], text_key=text_key, tally=tally):
+        yield source.text
+
+
+def read_parts(parts: Sequence[Part], *, text_key: str, tally: Tally) -> Iterator[Source]:
+    """Documents in order: each line of a .jsonl file, else the whole file (held in memory).
 
     Bytes that are not UTF-8 become U+FFFD and are counted; documents of white space only are dropped and
     counted. Line ends stay as they are.
@@ -80,45 +106,68 @@ def read_documents(files: Sequence[Path], *, text_key: str, tally: Tally) -> Ite
     Raises:
         DataError: a file cannot be read, or a .jsonl line is not an object with text under ``text_key``.
     """
-    for path in files:
+    for part in parts:
         try:
-            for text, repaired in _jsonl(path, text_key, tally) if path.suffix == ".jsonl" else _whole(path, tally):
-                if not text or text.isspace():
+            for source in _jsonl(part, text_key, tally) if part.path.suffix == ".jsonl" else _whole(part.path, tally):
+                if not source.text or source.text.isspace():
                     tally.empty += 1
                     continue
                 tally.documents += 1
-                tally.invalid_utf8 += repaired
-                yield text
+                tally.invalid_utf8 += source.repaired
+                yield source
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+            raise DataError(f"{part.path}: cannot be read: {error.strerror}") from error
 
 
-def _whole(path: Path, tally: Tally) -> Iterator[tuple[str, bool]]:
+def _whole(path: Path, tally: Tally) -> Iterator[Source]:
     raw = path.read_bytes()
     tally.bytes_read += len(raw)
-    yield decode(raw)
+    text, repaired = decode(raw)
+    yield Source(text, path, 0, repaired)
 
 
-def _jsonl(path: Path, text_key: str, tally: Tally) -> Iterator[tuple[str, bool]]:
-    with open(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
+def _jsonl(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
+    with open(part.path, "rb") as file:
+        if part.start:
+            # A line that starts before belongs to the part before, even where only its end is here.
+            file.seek(part.start - 1)
+            file.readline()
+        at = file.tell()
+        while part.end is None or at < part.end:
+            raw = file.readline()
+            if not raw:
+                return
             tally.bytes_read += len(raw)
-            if raw.isspace():
-                continue
-            line, replaced = decode(raw)
-            text, repaired = repair(_text_of(line, text_key, f"{path}:{number}"))
-            yield text, replaced or repaired
+            if not raw.isspace():
+                line, replaced = decode(raw)
+                try:
+                    text, repaired = repair(_text_of(line, text_key))
+                except ValueError as error:
+                    raise DataError(f"{part.path}:{_line_number(part.path, at)}: {error}") from None
+                yield Source(text, part.path, at, replaced or repaired)
+            at += len(raw)
 
 
-def _text_of(line: str, text_key: str, where: str) -> str:
+def _line_number(path: Path, byte: int) -> int:
+    """Number of the line that starts at ``byte``, from 1."""
+    with open(path, "rb") as file:
+        number = 1
+        while byte > 0:
+            chunk = file.read(min(COUNT_BYTES, byte))
+            number += chunk.count(b"\n")
+            byte -= len(chunk)
+    return number
+
+
+def _text_of(line: str, text_key: str) -> str:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise DataError(f"{where}: not valid JSON: {error}") from None
+        raise ValueError(f"not valid JSON: {error}") from None
     if not isinstance(row, dict):
-        raise DataError(f"{where}: a JSON object is needed, found {type(row).__name__}")
+        raise ValueError(f"a JSON object is needed, found {type(row).__name__}")
     if text_key not in row:
-        raise DataError(f"{where}: no key {text_key!r}; it has {', '.join(map(repr, row)) or 'none'} (--text-key)")
+        raise ValueError(f"no key {text_key!r}; it has {', '.join(map(repr, row)) or 'none'} (--text-key)")
     if not isinstance(row[text_key], str):
-        raise DataError(f"{where}: {text_key!r} is {type(row[text_key]).__name__}, not text")
+        raise ValueError(f"{text_key!r} is {type(row[text_key]).__name__}, not text")
     return str(row[text_key])

@@ -1,14 +1,13 @@
 """Text files to a training corpus: token files, held-out token files, tokenizer and record."""
 
 import contextlib
-import os
-import shutil
-import signal
-import threading
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
+from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
+from meshwright.data.clean.report import REPORT_SUFFIX, CleanCounts, save_report
+from meshwright.data.clean.shards import DIRECTORY, TEXT_KEY, clean_files, directory_name
 from meshwright.data.corpus import Tally, find_files, read_documents
 from meshwright.data.encode import Encoded, Encoder, chunks
 from meshwright.data.errors import DataError
@@ -17,10 +16,11 @@ from meshwright.data.pool import OrderedMap
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, CorpusRecord, SplitCounts
 from meshwright.data.text import is_held_out
-from meshwright.data.tokenizer import load_tokenizer, train_tokenizer
+from meshwright.data.tokenizer import TextTokenizer, check_vocab_size, load_tokenizer, train_tokenizer
+from meshwright.data.workplace import commit, workplace, workplace_path
 
 # In the order in which they get their final names: a corpus is complete when its record is there.
-OUTPUTS = (".tokenizer.json", ".bin", ".idx", f"{EVAL_SUFFIX}.bin", f"{EVAL_SUFFIX}.idx", ".json")
+OUTPUTS = (".tokenizer.json", ".bin", ".idx", f"{EVAL_SUFFIX}.bin", f"{EVAL_SUFFIX}.idx", REPORT_SUFFIX, ".json")
 
 
 def prepare(
@@ -33,14 +33,17 @@ def prepare(
     text_key: str = "text",
     eos_token: str | None = None,
     eval_fraction: float = 0.02,
+    cleaning: Cleaning = NO_CLEANING,
+    examples: int = 3,
     workers: int = 0,
     overwrite: bool = False,
     show_progress: bool = False,
 ) -> CorpusRecord:
-    """Write ``output``.bin/.idx, .eval.bin/.idx, .tokenizer.json and .json from text.
+    """Write ``output``.bin/.idx, .eval.bin/.idx, .tokenizer.json and .json from text, .clean.json where it is cleaned.
 
     The same inputs give the same bytes, whatever the number of workers. All files get their names at the end,
-    together; whatever ends the work before that, nothing is left behind.
+    together; whatever ends the work before that, nothing is left behind but finished shards of cleaning, with which
+    the same request goes on.
 
     Args:
         inputs: files, directories, glob patterns (see ``corpus.find_files``).
@@ -50,7 +53,9 @@ def prepare(
         text_key: where the text is in a .jsonl row.
         eos_token: ends each document; default: the tokenizer's own.
         eval_fraction: share of documents to hold out, chosen by a hash of their text.
-        workers: processes that tokenize; 0 uses the tokenizer's threads in this process.
+        cleaning: which documents to drop, and what to change in the others; default: nothing.
+        examples: documents to show in .clean.json for each rule that drops some.
+        workers: processes that clean and tokenize; 0 uses the tokenizer's threads in this process.
         overwrite: replace an existing corpus of that name.
 
     Raises:
@@ -59,24 +64,19 @@ def prepare(
     """
     output = strip_suffix(output)
     _check_request(output, tokenizer, train_vocab_size, eval_fraction, workers, overwrite)
-    files = find_files(inputs, suffixes)
-    if train_vocab_size is not None:
-        text = _training_text(files, text_key, eval_fraction, show_progress)
-        text_tokenizer = train_tokenizer(text, train_vocab_size)
-    else:
-        assert tokenizer is not None
-        text_tokenizer = load_tokenizer(tokenizer, eos_token=eos_token)
-    tally = Tally()
-    with _staged(output) as stage:
+    texts = _Texts(find_files(inputs, suffixes), text_key)
+    loaded = load_tokenizer(tokenizer, eos_token=eos_token) if tokenizer is not None else None
+    with workplace(output, keep=f"{DIRECTORY}*") as directory:
+        files, counts = len(texts.files), None
+        if cleaning:
+            texts, counts = _clean(texts, cleaning, directory, examples, workers, show_progress)
+        text_tokenizer = loaded or _train(texts, train_vocab_size, eval_fraction, show_progress)
+        stage = _stage(directory)
         Path(f"{stage}.tokenizer.json").write_bytes(text_tokenizer.body)
-        encoded = _encode(files, text_key, Encoder(text_tokenizer, eval_fraction), tally, workers, show_progress)
+        tally = Tally()
+        encoded = _encode(texts, Encoder(text_tokenizer, eval_fraction), tally, workers, show_progress)
         with contextlib.closing(encoded):
             train, held_out = _write(stage, encoded, text_tokenizer.vocab_size)
-        if not train.documents:
-            raise DataError(
-                f"no document is left for training: {tally.empty} empty, {held_out.documents} held out "
-                f"(eval_fraction {eval_fraction})"
-            )
         record = CorpusRecord(
             vocab_size=text_tokenizer.vocab_size,
             dtype=dtype_for_vocab(text_tokenizer.vocab_size).name,
@@ -86,14 +86,32 @@ def prepare(
             eval_fraction=eval_fraction,
             train=train,
             eval=held_out,
-            files=len(files),
-            dropped={"empty": tally.empty},
-            invalid_utf8=tally.invalid_utf8,
+            files=files,
+            dropped={"empty": tally.empty} if counts is None else {"empty": counts.empty, **counts.by_rule()},
+            invalid_utf8=tally.invalid_utf8 if counts is None else counts.invalid_utf8,
             inputs=tuple(str(item) for item in inputs),
         )
+        _check_result(record)
+        if counts is not None:
+            report = {**asdict(cleaning), **counts.as_json(), "kept_tokens": train.tokens + held_out.tokens}
+            save_report(Path(f"{stage}{REPORT_SUFFIX}"), report)
         record.save(Path(f"{stage}.json"))
-        _commit(stage, output)
+        commit(_final_paths(stage), _final_paths(output))
     return record
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Files of documents, and where the text is in a .jsonl row."""
+
+    files: Sequence[Path]
+    key: str
+
+    def read(self, tally: Tally) -> Iterator[str]:
+        return read_documents(self.files, text_key=self.key, tally=tally)
+
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.files)
 
 
 def _check_request(
@@ -106,6 +124,8 @@ def _check_request(
 ) -> None:
     if (tokenizer is None) == (train_vocab_size is None):
         raise DataError("give either --tokenizer FILE or --train-tokenizer VOCAB_SIZE")
+    if train_vocab_size is not None:
+        check_vocab_size(train_vocab_size)
     if not 0 <= eval_fraction < 1:
         raise DataError(f"eval_fraction {eval_fraction} must be at least 0 and below 1")
     if workers < 0:
@@ -113,36 +133,62 @@ def _check_request(
     if output.is_dir():
         raise DataError(f"{output}: is a directory; give a prefix, such as {output / 'corpus'}")
     existing = [path for path in _final_paths(output) if path.exists()]
-    if existing and not overwrite:
+    # A run that was killed while it gave the files their names had leave to do so.
+    interrupted = Path(f"{_stage(workplace_path(output))}.json").exists()
+    if existing and not overwrite and not interrupted:
         raise DataError(f"{existing[0]}: exists already; choose another --output, or replace it with --overwrite")
+
+
+def _check_result(record: CorpusRecord) -> None:
+    if not record.train.documents:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in record.dropped.items())
+        raise DataError(
+            f"no document is left for training: {reasons}, {record.eval.documents} held out "
+            f"(eval_fraction {record.eval_fraction})"
+        )
+
+
+def _stage(directory: Path) -> Path:
+    return directory / "corpus"
 
 
 def _final_paths(prefix: Path) -> list[Path]:
     return [Path(f"{prefix}{suffix}") for suffix in OUTPUTS]
 
 
-def _total_size(files: Sequence[Path]) -> int:
-    return sum(path.stat().st_size for path in files)
+def _clean(
+    texts: _Texts, cleaning: Cleaning, directory: Path, examples: int, workers: int, show: bool
+) -> tuple[_Texts, CleanCounts]:
+    shards = directory / directory_name(texts.files, cleaning, texts.key, examples)
+    files, counts = clean_files(
+        texts.files, cleaning, shards, text_key=texts.key, examples=examples, workers=workers, show_progress=show
+    )
+    return _Texts(files, TEXT_KEY), counts
 
 
-def _training_text(files: Sequence[Path], text_key: str, eval_fraction: float, show: bool) -> Iterator[str]:
+def _train(texts: _Texts, vocab_size: int | None, eval_fraction: float, show: bool) -> TextTokenizer:
+    assert vocab_size is not None
+    return train_tokenizer(_training_text(texts, eval_fraction, show), vocab_size)
+
+
+def _training_text(texts: _Texts, eval_fraction: float, show: bool) -> Iterator[str]:
     tally = Tally()
-    with Progress("training the tokenizer", _total_size(files), show=show) as progress:
-        for text in read_documents(files, text_key=text_key, tally=tally):
+    with Progress("training the tokenizer", texts.size(), show=show) as progress:
+        for text in texts.read(tally):
             progress.update(tally.bytes_read)
             if not is_held_out(text.encode("utf-8"), eval_fraction):
                 yield text
 
 
 def _encode(
-    files: Sequence[Path], text_key: str, encoder: Encoder, tally: Tally, workers: int, show: bool
+    texts: _Texts, encoder: Encoder, tally: Tally, workers: int, show: bool
 ) -> Generator[tuple[Encoded, Encoded], None, None]:
     """Train and held-out documents of all files, a chunk at a time, in file order."""
-    tasks = chunks(read_documents(files, text_key=text_key, tally=tally))
+    tasks = chunks(texts.read(tally))
     encoded: OrderedMap[list[str], tuple[Encoded, Encoded]] = OrderedMap(
         encoder, tasks, workers=workers, ahead=2 * workers + 1, name=_chunk_name, finish=lambda parts: parts
     )
-    with encoded, Progress("tokenizing", _total_size(files), show=show) as progress:
+    with encoded, Progress("tokenizing", texts.size(), show=show) as progress:
         for parts in encoded:
             yield parts
             progress.update(tally.bytes_read)
@@ -169,43 +215,3 @@ def _write(stage: Path, encoded: Iterator[tuple[Encoded, Encoded]], vocab_size: 
         for writer, size in zip(writers, utf8_bytes, strict=True)
     )
     return train, held_out
-
-
-@contextlib.contextmanager
-def _staged(output: Path) -> Iterator[Path]:
-    """A prefix in a directory of its own beside the output, which is removed at the end."""
-    directory = output.parent / f".{output.name}.partial-{os.getpid()}"
-    directory.mkdir(parents=True)
-    try:
-        yield directory / "corpus"
-    finally:
-        shutil.rmtree(directory)
-
-
-def _commit(stage: Path, output: Path) -> None:
-    with _uninterrupted():
-        for path in reversed(_final_paths(output)):
-            path.unlink(missing_ok=True)
-        for staged, final in zip(_final_paths(stage), _final_paths(output), strict=True):
-            if staged.exists():
-                os.replace(staged, final)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C until the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        pending.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pending:
-        raise KeyboardInterrupt

@@ -86,10 +86,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: boo
     Raises:
         DataError: ``vocab_size`` does not hold the 256 bytes and ``<|endoftext|>``.
     """
-    if vocab_size < SMALLEST_VOCAB:
-        raise DataError(
-            f"vocabulary of {vocab_size} is too small: 256 bytes and {EOS_TOKEN} need at least {SMALLEST_VOCAB}"
-        )
+    check_vocab_size(vocab_size)
     tokenizers = _tokenizers()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -102,6 +99,18 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: boo
     )
     tokenizer.train_from_iterator(texts, trainer)
     return TextTokenizer(tokenizer.to_str(pretty=True).encode("utf-8"), EOS_TOKEN)
+
+
+def check_vocab_size(vocab_size: int) -> None:
+    """Refuse a vocabulary that cannot be trained.
+
+    Raises:
+        DataError: ``vocab_size`` does not hold the 256 bytes and ``<|endoftext|>``.
+    """
+    if vocab_size < SMALLEST_VOCAB:
+        raise DataError(
+            f"vocabulary of {vocab_size} is too small: 256 bytes and {EOS_TOKEN} need at least {SMALLEST_VOCAB}"
+        )
 
 
 def _tokenizers() -> Any:

@@ -1,0 +1,28 @@
+"""What datatrove calls the rules."""
+
+NAMES = {
+    "gopher.duplicate_paragraphs": "dup_para_frac",
+    "gopher.duplicate_paragraph_characters": "dup_para_char_frac",
+    "gopher.duplicate_lines": "dup_line_frac",
+    "gopher.duplicate_line_characters": "dup_line_char_frac",
+    **{f"gopher.top_{n}_gram": f"top_{n}_gram" for n in (2, 3, 4)},
+    **{f"gopher.duplicate_{n}_grams": f"duplicated_{n}_n_grams" for n in range(5, 11)},
+    "gopher.too_few_words": "gopher_short_doc",
+    "gopher.too_many_words": "gopher_long_doc",
+    "gopher.words_too_short": "gopher_below_avg_threshold",
+    "gopher.words_too_long": "gopher_above_avg_threshold",
+    "gopher.too_many_hashes": "gopher_too_many_hashes",
+    "gopher.too_many_ellipses": "gopher_too_many_ellipsis",
+    "gopher.too_many_bullet_lines": "gopher_too_many_bullets",
+    "gopher.too_many_ellipsis_lines": "gopher_too_many_end_ellipsis",
+    "gopher.too_few_alphabetic_words": "gopher_below_alpha_threshold",
+    "gopher.too_few_stop_words": "gopher_enough_stop_words",
+    "c4.too_few_sentences": "too_few_sentences",
+    "c4.lorem_ipsum": "lorem_ipsum",
+    "c4.curly_bracket": "curly_bracket",
+    "fineweb.empty": "empty",
+    "fineweb.too_few_terminal_lines": "line_punct_ratio",
+    "fineweb.too_many_short_lines": "short_line_ratio",
+    "fineweb.duplicate_characters": "char_dup_ratio",
+    "fineweb.too_many_line_ends": "list_ratio",
+}

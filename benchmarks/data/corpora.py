@@ -1,0 +1,113 @@
+"""Documents to clean: Python's standard library, its docstrings, and made-up pages at the borders of the rules."""
+
+import ast
+import random
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+VOCABULARY = (
+    "the be to of and that have with a in is it on for as at by from this which not are was will can more one water "
+    "history system language university government development information together something different important "
+    "children between country without because another through thought example number family state world school music"
+)
+WORDS = VOCABULARY.split()
+SEED = 6
+
+
+def standard_library() -> Iterator[str]:
+    """The source files of this Python's standard library, by path, without its tests of odd encodings."""
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
+        if "site-packages" not in path.parts and path.stat().st_size:
+            yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def docstrings() -> Iterator[str]:
+    """The docstrings of at least 200 characters in them."""
+    for source in standard_library():
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text and len(text) >= 200:
+                    yield text
+
+
+def nasty(count: int) -> Iterator[str]:
+    """Made-up pages: each starts as prose and is spoiled in one to three ways, by amounts around the thresholds."""
+    rng = random.Random(SEED)
+    for _ in range(count):
+        lines = [_sentence(rng) for _ in range(rng.randint(1, 60))]
+        for spoil in rng.sample(SPOILERS, rng.randint(1, 3)):
+            lines = spoil(rng, lines)
+        yield rng.choice(("\n", "\n", "\n\n", " ", "\r\n", "\n \n")).join(lines)
+
+
+def _sentence(rng: random.Random) -> str:
+    words = rng.choices(WORDS, k=rng.randint(2, 25))
+    return " ".join(words).capitalize() + rng.choice((".", ".", ".", "?", "!", ",", "...", "", '."'))
+
+
+def _some(rng: random.Random, lines: list[str], change: "type[str] | object") -> list[str]:
+    share = rng.random()
+    return [change(line) if rng.random() < share else line for line in lines]  # type: ignore[operator]
+
+
+def _repeat_lines(rng: random.Random, lines: list[str]) -> list[str]:
+    return lines + rng.choices(lines, k=rng.randint(1, len(lines)))
+
+
+def _repeat_phrase(rng: random.Random, lines: list[str]) -> list[str]:
+    phrase = " ".join(rng.choices(WORDS, k=rng.randint(2, 14)))
+    return _some(rng, lines, lambda line: f"{line} {phrase}")
+
+
+def _affix(*affixes: str) -> "type[str] | object":
+    def spoil(rng: random.Random, lines: list[str]) -> list[str]:
+        affix = rng.choice(affixes)
+        return _some(rng, lines, (lambda line: affix + line) if rng.random() < 0.5 else (lambda line: line + affix))
+
+    return spoil
+
+
+def _insert(*odd: str) -> "type[str] | object":
+    def spoil(rng: random.Random, lines: list[str]) -> list[str]:
+        for _ in range(rng.randint(1, 1 + len(lines) // 2)):
+            lines.insert(rng.randrange(len(lines) + 1), rng.choice(odd))
+        return lines
+
+    return spoil
+
+
+def _dice(rng: random.Random, lines: list[str]) -> list[str]:
+    alphabet = rng.choice(
+        ("01 23.5 -6", "#@$%&* ()=+", "abcdefghij ", "\u4e2d\u6587\u3002\uff0c \u597d", "\x00\x1b\x85 a\u200b")
+    )
+    return _some(rng, lines, lambda line: "".join(rng.choices(alphabet, k=rng.randint(1, 120))))
+
+
+def _squeeze(rng: random.Random, lines: list[str]) -> list[str]:
+    return _some(rng, lines, lambda line: line.replace(" ", ""))
+
+
+def _shorten(rng: random.Random, lines: list[str]) -> list[str]:
+    return _some(rng, lines, lambda line: line[: rng.randint(1, 40)])
+
+
+SPOILERS = [
+    _repeat_lines,
+    _repeat_phrase,
+    _dice,
+    _squeeze,
+    _shorten,
+    _affix("- ", "\u2022 ", "  -", "# ", "* "),
+    _affix("...", "\u2026", " #", "##", " [1]", "[edit].", " [citation needed].", "\u3002", " :-)", "!!!"),
+    _affix(
+        " Don't, I'll, we've.", " e.g. U.S.A. a.m. 3.5km $4.20", " https://example.com/a?b=c&d=e", " me@example.com"
+    ),
+    _insert("Please enable JavaScript.", "We use cookies.", "Read our privacy policy here.", "a" * 1001 + " b c d."),
+    _insert("Lorem ipsum dolor sit amet.", "if (x) { return y; }.", "", " ", "\t", "|---|---|", "=" * 60),
+]

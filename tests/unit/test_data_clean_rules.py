@@ -1,0 +1,165 @@
+"""Rule sets: thresholds on both sides, counting against the plain definition, decisions of the reference."""
+
+import json
+import random
+import runpy
+from pathlib import Path
+
+import pytest
+
+from meshwright.data.clean.c4 import C4
+from meshwright.data.clean.cleaner import RULE_SETS, Cleaning
+from meshwright.data.clean.document import Decision, Document
+from meshwright.data.clean.fineweb import FineWeb
+from meshwright.data.clean.gopher import GopherQuality, GopherRepetition
+from meshwright.data.clean.language import Language, keep_languages
+from meshwright.data.clean.mask import mask
+from meshwright.data.clean.ngrams import NGrams
+from meshwright.data.clean.repair import unicode_repair
+from meshwright.data.clean.words import LONGEST_MARKS, LONGEST_PIECE, WordSplitter
+from meshwright.data.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+SPLITTER = WordSplitter()
+PROSE = "The people of this town have to walk with care. "
+
+
+def said(rule_set, text: str) -> str | None:
+    return rule_set(Document(text, SPLITTER)).rule
+
+
+def prose(words: int) -> str:
+    """Different words of 4 letters, with two stop words."""
+    return " ".join(["the", "with", *(f"w{number:03}" for number in range(words - 2))])
+
+
+def test_decisions_are_those_of_datatrove() -> None:
+    """Names of the rules by which datatrove 0.10.1 dropped made-up pages (benchmarks/data/corpora.py)."""
+    golden = json.loads((ROOT / "tests" / "data" / "clean" / "datatrove_0.10.1.json").read_text())
+    pages = list(runpy.run_path(str(ROOT / "benchmarks" / "data" / "corpora.py"))["nasty"](golden["documents"]))
+    rules = {"repetition": RULE_SETS["gopher"][0], "quality": RULE_SETS["gopher"][1]}
+    rules |= {name: RULE_SETS[name][0] for name in ("c4", "c4-fineweb", "fineweb")}
+    for name, expected in golden["dropped_by"].items():
+        dropped_by = [said(rules[name], page) for page in pages]
+        assert [golden["names"].get(rule) for rule in dropped_by] == expected
+
+
+@pytest.mark.parametrize(
+    ("rule_set", "kept", "dropped", "rule"),
+    [
+        (GopherQuality(), prose(50), prose(49), "gopher.too_few_words"),
+        (GopherQuality(max_words=60), prose(60), prose(61), "gopher.too_many_words"),
+        (GopherQuality(), prose(60) + " abc" * 60, prose(60) + " ab" * 600, "gopher.words_too_short"),
+        (GopherQuality(), prose(60), prose(60) + (" " + "m" * 20) * 60, "gopher.words_too_long"),
+        (GopherQuality(), prose(90) + " #" * 10, prose(89) + " #" * 11, "gopher.too_many_hashes"),
+        (GopherQuality(), prose(90) + " ..." * 10, prose(89) + " \u2026" * 11, "gopher.too_many_ellipses"),
+        (GopherQuality(), "- a b\n" * 9 + prose(60), "- a b\n" * 10 + prose(60), "gopher.too_many_bullet_lines"),
+        (GopherQuality(), PROSE * 10 + "\n" * 7, PROSE * 30 + "a...\n" * 4, "gopher.too_many_ellipsis_lines"),
+        (GopherQuality(), prose(80) + " 1234" * 20, prose(79) + " 1234" * 21, "gopher.too_few_alphabetic_words"),
+        (GopherQuality(), prose(60), prose(60).replace("with", "wich"), "gopher.too_few_stop_words"),
+        (GopherRepetition(), "a\nb\nc\nd\ne\nf\ng\na\na\na", "a\nb\nc\nd\ne\nf\na\na\na\na", "gopher.duplicate_lines"),
+        (GopherRepetition(), "ab\n\ncd\n\nef", "ab\n\nab\n\ncd", "gopher.duplicate_paragraphs"),
+        (FineWeb(), PROSE + "end.", PROSE + "end", "fineweb.too_few_terminal_lines"),
+        (FineWeb(), PROSE * 2 + "\nShort.", PROSE + "\nShort.\nShorter.\nNo.", "fineweb.too_many_short_lines"),
+        (FineWeb(), "Ab.\n" + PROSE + "cd.", "Ab.\n" + PROSE + "\nAb.", "fineweb.duplicate_characters"),
+        (C4(), "One two three. " * 5, "One two three. " * 4, "c4.too_few_sentences"),
+        (C4(), PROSE * 5 + "\n{ not a sentence", PROSE * 5 + "\nA { in a sentence.", "c4.curly_bracket"),
+        (C4(), PROSE * 5 + "\nLorem ipsum", PROSE * 5 + "\nThis is lorem IPSUM.", "c4.lorem_ipsum"),
+    ],
+)
+def test_thresholds(rule_set, kept: str, dropped: str, rule: str) -> None:
+    assert said(rule_set, dropped) == rule
+    assert said(rule_set, kept) != rule
+
+
+def test_c4_keeps_the_lines_that_read_like_sentences() -> None:
+    good = ["It rains in the north today.", 'She said: "come in now!"', "Is it so? We do not know. Nobody does."]
+    bad = [
+        "Home | About",
+        "Too short.",
+        "And so on and so on...",
+        "Turn on JavaScript to read this.",
+        "x" * 1001 + " a b.",
+    ]
+    bad += ["We use cookies on this site.", ""]
+    mixed = [line for pair in zip(good + [""] * 4, bad, strict=True) for line in pair]
+    decision = C4()(Document("\n".join(mixed), SPLITTER))
+    assert decision == Decision("\n".join(good))
+    assert C4()(Document(f"{good[2]}[12][edit]\n{good[0]}\n{good[1]}", SPLITTER)).text.startswith(f"{good[2]}\n")
+    assert "Home | About us" in str(
+        C4(terminal_punctuation=False)(Document("Home | About us\n" + PROSE * 5, SPLITTER)).text
+    )
+
+
+def top(words: list[str], n: int) -> int:
+    grams = [" ".join(words[at : at + n]) for at in range(len(words) - n + 1)]
+    best = max(grams, key=grams.count, default="")
+    return len(best) * grams.count(best)
+
+
+def duplicates(words: list[str], n: int) -> int:
+    seen, at, characters = set(), 0, 0
+    while at + n <= len(words):
+        gram = tuple(words[at : at + n])
+        characters += len("".join(gram)) if gram in seen else 0
+        at += n if gram in seen else 1
+        seen.add(gram)
+    return characters
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ngrams_against_the_definition(seed: int) -> None:
+    rng = random.Random(seed)
+    words = rng.choices(["a", "bc", "def", "g", "hi"], k=rng.randint(0, 80)) * rng.randint(1, 3)
+    ngrams = NGrams(words)
+    assert [ngrams.top_characters(n) for n in range(1, 6)] == [top(words, n) for n in range(1, 6)]
+    assert [ngrams.duplicate_characters(n) for n in range(1, 11)] == [duplicates(words, n) for n in range(1, 11)]
+
+
+def test_words_and_sentences() -> None:
+    assert SPLITTER.words("Don't  stop,\n(e.g. now)!") == ["Do", "n't", "stop", ",", "(", "e.g.", "now", ")", "!"]
+    assert SPLITTER.sentences('He left. "Why?" (Nobody knew.) The end') == 4
+    assert SPLITTER.words("") == []
+    rule, letters = "=" * (3 * LONGEST_MARKS), "a" * (LONGEST_PIECE + 5)
+    assert "".join(SPLITTER.words(rule)) == rule
+    assert SPLITTER.words(letters) == [letters[:LONGEST_PIECE], letters[LONGEST_PIECE:]]
+
+
+def test_mask_replaces_addresses_of_people_and_nothing_else() -> None:
+    text = "write jo.e+x@mail.example.co.uk, from 8.8.8.8:80 or 2001:4860:4860::8888 or <a@b.org>"
+    assert mask(text) == ("write email@example.com, from 192.0.2.1:80 or 2001:db8::1 or <email@example.com>")
+    same = "10.0.0.1 127.0.0.1 1.2.3 1.2.3.4.5 v1.2.3.4a 999.1.1.1 std::set a::b 2023:10 @decorator a @ b 2001:db8::7"
+    assert mask(same) == same
+
+
+def test_repair_undoes_wrong_decodings_only() -> None:
+    repair = unicode_repair()
+    assert repair("schÃ¶n, donâ€™t &amp; co\x00") == "schön, don\u2019t & co"
+    same = "\u201ccurly\u201d \ufb01ne \uff21\uff22 e\u0301 \u4e2d\u6587\u3002\r\nx"
+    assert repair(same) == same
+
+
+def test_languages() -> None:
+    english = PROSE * 3
+    german = "Die Leute in dieser Stadt gehen mit Vorsicht und bleiben gern zu Hause. " * 3
+    only_english = keep_languages(["en"])
+    assert said(only_english, english) is None
+    assert said(only_english, german) == "language.de"
+    assert said(only_english, "0 1 2") == "language.unsure"
+    assert said(Language(only_english.identifier, frozenset(["de", "en"])), german) is None
+    with pytest.raises(DataError, match=r"language 'english' is not known; known are .*\ben\b"):
+        keep_languages(["english"])
+
+
+def test_steps_are_applied_in_order() -> None:
+    clean = Cleaning(rule_sets=("c4", "gopher"), repair_unicode=True, mask_pii=True).cleaner()
+    words = prose(60).capitalize()
+    text = f"Menu\n{words}. Donâ€™t write to me@site.org today. Once more now. Then it rains. Then it ends."
+    assert (
+        clean(text).text
+        == f"{words}. Don\u2019t write to email@example.com today. Once more now. Then it rains. Then it ends."
+    )
+    assert clean("{ a b } " * 9 + "c d.") == Decision(None, "c4.curly_bracket")
+    assert clean("\x00\x01") == Decision(None, "empty")
+    with pytest.raises(DataError, match="rule set 'goofer' is not known; known are gopher, c4, c4-fineweb, fineweb"):
+        Cleaning(rule_sets=("goofer",)).cleaner()
