@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 CORPORA = {
     "standard library": corpora.standard_library,
     "docstrings": corpora.docstrings,
-    "made-up pages": lambda: corpora.nasty(3000),
+    "made-up pages": lambda: corpora.nasty(2000),
 }
 
 

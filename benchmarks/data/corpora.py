@@ -16,9 +16,10 @@ SEED = 6
 
 
 def standard_library() -> Iterator[str]:
-    """The source files of this Python's standard library, by path, without its tests of odd encodings."""
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
-        if "site-packages" not in path.parts and path.stat().st_size:
+    """The source files of this Python's standard library, by path, without its tests."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        if not {"site-packages", "test", "tests"}.intersection(path.relative_to(root).parts) and path.stat().st_size:
             yield path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -160,6 +160,6 @@ def test_steps_are_applied_in_order() -> None:
         == f"{words}. Don\u2019t write to email@example.com today. Once more now. Then it rains. Then it ends."
     )
     assert clean("{ a b } " * 9 + "c d.") == Decision(None, "c4.curly_bracket")
-    assert clean("\x00\x01") == Decision(None, "empty")
+    assert clean("\x00\x01") == Decision(None, "nothing_left")
     with pytest.raises(DataError, match="rule set 'goofer' is not known; known are gopher, c4, c4-fineweb, fineweb"):
         Cleaning(rule_sets=("goofer",)).cleaner()

@@ -14,7 +14,7 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedWriter, bin_path, dtype_for_vocab, idx_path, strip_suffix
 from meshwright.data.pool import OrderedMap
 from meshwright.data.progress import Progress
-from meshwright.data.record import EVAL_SUFFIX, CorpusRecord, SplitCounts
+from meshwright.data.record import EVAL_SUFFIX, CorpusRecord, SplitCounts, record_path
 from meshwright.data.text import is_held_out
 from meshwright.data.tokenizer import TextTokenizer, check_vocab_size, load_tokenizer, train_tokenizer
 from meshwright.data.workplace import commit, workplace, workplace_path
@@ -133,8 +133,8 @@ def _check_request(
     if output.is_dir():
         raise DataError(f"{output}: is a directory; give a prefix, such as {output / 'corpus'}")
     existing = [path for path in _final_paths(output) if path.exists()]
-    # A run that was killed while it gave the files their names had leave to do so.
-    interrupted = Path(f"{_stage(workplace_path(output))}.json").exists()
+    # A run that was killed while it gave the files their names had leave to do so; the record comes last.
+    interrupted = Path(f"{_stage(workplace_path(output))}.json").exists() and not record_path(output).exists()
     if existing and not overwrite and not interrupted:
         raise DataError(f"{existing[0]}: exists already; choose another --output, or replace it with --overwrite")
 

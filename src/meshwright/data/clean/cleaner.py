@@ -19,7 +19,7 @@ RULE_SETS: dict[str, tuple[RuleSet, ...]] = {
     "c4-fineweb": (C4(terminal_punctuation=False),),
     "fineweb": (FineWeb(),),
 }
-EMPTY = "empty"
+NOTHING_LEFT = "nothing_left"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,5 +82,5 @@ class Cleaner:
             if decision.text != document.text:
                 document = Document(decision.text, self._splitter)
         if not document.text or document.text.isspace():
-            return Decision(None, EMPTY)
+            return Decision(None, NOTHING_LEFT)
         return Decision(self._after(document.text) if self._after else document.text)

@@ -1,7 +1,8 @@
 """The rules that FineWeb added to those of Gopher and C4: lists, and pages whose lines were cut or repeated.
 
-Source: Penedo et al. 2024, arXiv:2406.17557, section 3.6. The paper counts lines that end in punctuation, repeated
-characters and short lines; the fourth rule, line ends per word, is in the code that made the data set.
+Source: Penedo et al. 2024, arXiv:2406.17557, section 3.6, for the shares of lines that end in punctuation, of repeated
+characters and of short lines. The fourth rule, line ends per word, and all thresholds are those of the code that made
+the data set.
 """
 
 from dataclasses import dataclass
