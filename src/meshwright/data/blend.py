@@ -160,11 +160,11 @@ class BlendedDataset:
             DataError: an id outside the vocabulary, with file and position.
         """
         shape = (len(samples), self.sources[0].seq_length)
-        tokens, labels = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        tokens, labels = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         owners = np.maximum(np.searchsorted(self._starts, samples, side="right") - 1, 0)
         for owner in np.unique(owners).tolist():
             here = np.flatnonzero(owners == owner)
-            tokens[here], labels[here] = self.sources[owner].batch(samples[here] - self._starts[owner])
+            self.sources[owner].read(samples[here] - self._starts[owner], tokens, labels, here.tolist())
         return tokens, labels
 
     def fingerprint(self) -> str:

@@ -5,7 +5,7 @@ Shapes: N samples asked for, S seq_length.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
@@ -102,24 +102,24 @@ class TokenDataset:
             DataError: an id outside the vocabulary, with file and position.
             IndexError: a number that is no sample's.
         """
+        tokens, labels = (np.zeros((len(samples), self.seq_length), np.int64) for _ in range(2))
+        self.read(samples, tokens, labels, range(len(samples)))
+        return tokens, labels
+
+    def read(self, samples: Int64s, tokens: Int64s, labels: Int64s, rows: Iterable[int]) -> None:
+        """Write samples into ``rows`` of zeroed arrays, int64 [., S]; otherwise as `batch`."""
         if samples.max(initial=-1) >= self.num_samples:
             raise IndexError(f"sample {samples.max()} of {self.num_samples}")
-        tokens, labels = (np.zeros((len(samples), self.seq_length), np.int64) for _ in range(2))
-        starts = samples * self.seq_length
-        predicted = np.where(samples < 0, 0, np.minimum(self.seq_length, self.num_tokens - 1 - starts))
         buffer = np.empty(self.seq_length + 1, np.int64)
-        for row, (start, length) in enumerate(zip(starts.tolist(), predicted.tolist(), strict=True)):
+        for row, sample in zip(rows, samples.tolist(), strict=True):
+            start = sample * self.seq_length
+            length = 0 if sample < 0 else min(self.seq_length, self.num_tokens - 1 - start)
             if length:
                 window = buffer[: length + 1]
                 self._fill(window, start)
+                self._check_ids(window, start)
                 tokens[row, :length], labels[row, :length] = window[:-1], window[1:]
-        if not (self._known(tokens[:, 0]) and self._known(labels)):
-            # Reading the windows one by one names the place.
-            for sample in samples[samples >= 0].tolist():
-                self[sample]
-        if predicted.min(initial=self.seq_length) < self.seq_length:
-            labels[np.arange(self.seq_length) >= predicted[:, None]] = IGNORED
-        return tokens, labels
+            labels[row, length:] = IGNORED
 
     def _fill(self, window: Int64s, start: int) -> None:
         """Read tokens of the whole stream from ``start`` on, as many as ``window`` holds."""
@@ -131,12 +131,9 @@ class TokenDataset:
             filled += len(part)
             number += 1
 
-    def _known(self, ids: Int64s) -> bool:
-        # Taken as unsigned, negative ids are the largest of all.
-        return self.vocab_size is None or bool(ids.view(np.uint64).max(initial=0) < self.vocab_size)
-
     def _check_ids(self, window: Int64s, start: int) -> None:
-        if self.vocab_size is None or self._known(window):
+        # Taken as unsigned, negative ids are the largest of all.
+        if self.vocab_size is None or window.view(np.uint64).max() < self.vocab_size:
             return
         column = int(np.flatnonzero((window < 0) | (window >= self.vocab_size))[0])
         number = bisect_right(self._starts, start + column) - 1

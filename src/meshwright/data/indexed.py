@@ -245,7 +245,8 @@ class IndexedDataset:
         if size != needed:
             problem = "truncated" if size < needed else "longer than its index says"
             raise DataError(f"{self.bin_path}: {problem}: {size} bytes, {self.idx_path} needs {needed}")
-        self.tokens: Tokens = np.memmap(self.bin_path, self.dtype, "r") if size else np.empty(0, self.dtype)
+        # A plain array over the mapping: slices of a memmap are slow to make.
+        self.tokens: Tokens = np.asarray(np.memmap(self.bin_path, self.dtype, "r")) if size else np.empty(0, self.dtype)
 
     def __len__(self) -> int:
         return len(self.lengths)
