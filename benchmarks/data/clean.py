@@ -1,6 +1,6 @@
 """Cleaning beside datatrove: the same decisions? how fast?
 
-    python clean.py --datatrove PYTHON [--corpus NAME ...] [--rounds N] [--json FILE]
+    python clean.py --datatrove PYTHON [--corpus NAME ...] [--rounds N] [--every N] [--json FILE]
 
 PYTHON is an interpreter of an environment of its own with ``pip install 'datatrove[processing]' spacy``. Both sides get
 the same texts in memory and one process each; they take turns, and the best round of each counts. The chain is
@@ -33,17 +33,18 @@ def main() -> None:
     parser.add_argument("--datatrove", required=True, metavar="PYTHON", help="interpreter that has datatrove")
     parser.add_argument("--corpus", action="append", choices=CORPORA, help="only these (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each side (3)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th document (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     args = parser.parse_args()
-    results = [_compare(name, args.datatrove, args.rounds) for name in args.corpus or CORPORA]
+    results = [_compare(name, args.datatrove, args.rounds, args.every) for name in args.corpus or CORPORA]
     for result in results:
         print(_line(result))
     if args.json:
         args.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
-def _compare(name: str, datatrove: str, rounds: int) -> dict[str, Any]:
-    texts = list(CORPORA[name]())
+def _compare(name: str, datatrove: str, rounds: int, every: int) -> dict[str, Any]:
+    texts = list(CORPORA[name]())[::every]
     best: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "texts.json"
