@@ -18,6 +18,7 @@ import contextlib
 import multiprocessing as mp
 import os
 import pickle
+import re
 import shutil
 import signal
 import sys
@@ -35,6 +36,9 @@ from meshwright.launch.environment import variables
 
 LOG_TAIL = 4000
 FAULT_DUMP_SECONDS = 3.0
+LOST_A_PEER = re.compile("Connection (closed|reset|refused)|Broken pipe")
+DEATH_SECONDS = 1.0
+"""A dead rank is heard of within this time after its peers."""
 
 
 class RanksFailed(RuntimeError):
@@ -119,9 +123,19 @@ class _Ranks:
             messages = {waiting[pipe]: self._receive(waiting[pipe], pipe) for pipe in ready}  # type: ignore[index]
             failures = [message for message in messages.values() if isinstance(message, rank_worker.Failure)]
             if failures:
+                if any(LOST_A_PEER.search(failure.text) for failure in failures):
+                    failures += self._deaths({pipe: rank for pipe, rank in waiting.items() if pipe not in ready})
                 self._raise(min(failures, key=lambda failure: failure.time))
             results.update(messages)
         return [pickle.loads(results[rank]) for rank in range(len(self.pipes))]
+
+    def _deaths(self, silent: dict[Any, int]) -> list[rank_worker.Failure]:
+        """Ranks that died without a word: their peers may be heard of first, but failed because of them."""
+        for pipe in wait(silent, timeout=DEATH_SECONDS):
+            self.processes[silent[pipe]].join(DEATH_SECONDS)  # type: ignore[index]
+        dead = [(rank, pipe) for pipe, rank in silent.items() if self.processes[rank].exitcode is not None]
+        messages = [self._receive(rank, pipe) for rank, pipe in dead]
+        return [message for message in messages if isinstance(message, rank_worker.Failure)]
 
     def _receive(self, rank: int, pipe: Any) -> bytes | rank_worker.Failure:
         try:
@@ -130,7 +144,7 @@ class _Ranks:
             self.processes[rank].join(5)
             code = self.processes[rank].exitcode
             how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with {code}"
-            return rank_worker.Failure(rank, time.monotonic(), f"rank {rank} {how} before it gave a result", None)
+            return rank_worker.Failure(rank, 0.0, f"rank {rank} {how} before it gave a result", None)
 
     def _raise(self, failure: rank_worker.Failure) -> None:
         error = pickle.loads(failure.error) if failure.error else RanksFailed(failure.text)
