@@ -77,11 +77,14 @@ def _fp32_loss() -> Iterator[None]:
         yield
 
 
-def _log_softmax_loss(self: TokenLoss, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor) -> Tensor:
+def _log_softmax_loss(self: TokenLoss, hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor) -> tuple[Tensor, Tensor]:
     logits_TV = F.linear(hidden_TD, weight_VD)
     if logits_TV.shape[1] >= self.shard.vocab_size:
-        return F.cross_entropy(logits_TV.float(), labels_T, reduction="sum")
-    return _ShardedCrossEntropy.apply(logits_TV.float(), labels_T, self.shard.reduce)
+        total = F.cross_entropy(logits_TV.float(), labels_T, reduction="sum")
+    else:
+        total = _ShardedCrossEntropy.apply(logits_TV.float(), labels_T, self.shard.reduce)
+    # The loss of each token is for blends of corpora, which no dry run has.
+    return total, total.detach()
 
 
 class _ShardedCrossEntropy(torch.autograd.Function):
