@@ -42,8 +42,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run, print, and return the exit code."""
+    from meshwright.dryrun.garbage import garbage_kept
+
     try:
-        return _run(args)
+        with garbage_kept():
+            return _run(args)
     except ValueError as error:
         print(f"meshwright dryrun: {error}", file=sys.stderr)
         return 2

@@ -6,8 +6,7 @@ which kernels a device would choose (`target`).
 
 import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from meshwright.data.loader import Batch
+from meshwright.dryrun.garbage import garbage_kept
 from meshwright.dryrun.position import Position
 from meshwright.dryrun.tape import Tape
 from meshwright.dryrun.target import Target
@@ -56,7 +56,7 @@ def execute(
         steps: the last is the one to report: the first also makes what is made once.
         real: allocate for real (CPU only); the values are meaningless, the sizes are the same.
     """
-    with _garbage_kept():
+    with garbage_kept():
         return _followed(spec, layout, train, rank, on=on, steps=steps, real=real)
 
 
@@ -81,25 +81,6 @@ def _followed(
                 observer.clear()
                 train_step(state, batch, LEARNING_RATE)
     return Execution(tape=tracker.tape, traffic=observer.traffic(), seconds=time.perf_counter() - started)
-
-
-@contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """Leave cycles of Python objects alone: when they are found depends on everything else in the process.
-
-    Where they are looked for, then not among what existed before: with torch imported, that takes a tenth of a second.
-    """
-    collecting, unfrozen = gc.isenabled(), gc.get_freeze_count() == 0
-    gc.disable()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.collect()
-        if unfrozen:
-            gc.unfreeze()
-        if collecting:
-            gc.enable()
 
 
 def rank_state(spec: ModelSpec, layout: Layout, train: TrainSpec) -> TrainState:
