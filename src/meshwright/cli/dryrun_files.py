@@ -1,12 +1,13 @@
 """Files that ``meshwright dryrun`` writes besides what it prints: a page, and snapshots for PyTorch's memory viewer."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from meshwright.cli.outputs import unwritable
 
 if TYPE_CHECKING:
     from meshwright.dryrun.findings import Findings
@@ -27,15 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise `ValueError` before the run where a file could not be written after it."""
     for option, path in (("--html", args.html), ("--snapshot", args.snapshot)):
-        if path is None:
-            continue
-        folder = path.resolve().parent
-        if not folder.is_dir():
-            raise ValueError(f"{option} {path}: cannot be written: no such folder {folder}")
-        if path.is_dir():
-            raise ValueError(f"{option} {path}: cannot be written: it is a folder")
-        if not os.access(path if path.exists() else folder, os.W_OK):
-            raise ValueError(f"{option} {path}: cannot be written: permission denied")
+        if path is not None and (reason := unwritable(path)):
+            raise ValueError(f"{option} {path}: {reason}")
     if args.snapshot and args.fast:
         raise ValueError("--snapshot needs the whole step; --fast runs small ones and extrapolates: leave it out")
     if args.snapshot and args.target == "cpu":

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from meshwright.cli.outputs import unwritable
+
 if TYPE_CHECKING:
     from meshwright.config.load import LoadedConfig
     from meshwright.config.run import Asked
@@ -75,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     from meshwright.config.load import load_config
     from meshwright.plan.search import search
 
-    _check_folders(args)
+    _check_outputs(args)
     loaded = load_config(args.config, _given(args))
     question, asked = _question(args, loaded)
     if args.explain and not args.explain.isdigit() and args.explain != "best":
@@ -88,10 +90,10 @@ def _run(args: argparse.Namespace) -> int:
     return _show(args, answer, loaded, asked)
 
 
-def _check_folders(args: argparse.Namespace) -> None:
+def _check_outputs(args: argparse.Namespace) -> None:
     for option, path in (("--write", args.write), ("--html", args.html)):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise _RequestError(f"{option} {path}: cannot be written: no such folder {path.resolve().parent}")
+        if path is not None and (reason := unwritable(path)):
+            raise _RequestError(f"{option} {path}: {reason}")
 
 
 def _given(args: argparse.Namespace) -> list[str]:
