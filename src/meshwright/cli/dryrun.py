@@ -99,7 +99,8 @@ def _find(run: "Run", cluster: "Cluster", args: argparse.Namespace) -> "Findings
     changes = computed_changes(run, cluster)
     if args.levers:
         _tell("dry runs of changes")
-        changes = with_dry_runs(changes, run, cluster, args.target)
+        known = {rank.result.rank: rank.result for rank in found} if args.fast else {}
+        changes = with_dry_runs(changes, run, cluster, args.target, known)
     return Findings(run=run, cluster=cluster, ranks=found, changes=changes)
 
 

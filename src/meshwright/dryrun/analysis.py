@@ -1,5 +1,6 @@
 """What the bytes of a tape were, worked out after the run."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ Category = Literal[
     "workspaces",
 ]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+LAYER = re.compile(r"^layers\.\d+")
 LOSS = "loss"
 """Name of the decoder's module that computes it."""
 
@@ -75,6 +77,14 @@ def curve(tape: Tape) -> list[int]:
         total += event.change
         totals.append(total)
     return totals
+
+
+def layers_together(modules: Mapping[str, int]) -> Counter[str]:
+    """Bytes by module path, with modules of the same place in all layers as one: ``layers.*.mlp``."""
+    sums: Counter[str] = Counter()
+    for name, size in modules.items():
+        sums[LAYER.sub("layers.*", name)] += size
+    return sums
 
 
 def category(record: Record, step: int) -> Category:

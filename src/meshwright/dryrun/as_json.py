@@ -69,12 +69,12 @@ def _peak(peak: Peak) -> dict[str, Any]:
 
 
 def _message(message: Message, found: RankFound, findings: Findings) -> dict[str, Any]:
-    ranks = sorted({*message.ranks, found.result.rank})
+    rank = found.result.rank
     return {
         "kind": message.kind,
-        "group": group(ranks, findings.run.layout),
+        "group": group(message.members(rank), findings.run.layout),
         "ranks": list(message.ranks),
-        "nodes": len({rank // findings.cluster.devices_per_node for rank in ranks}),
+        "nodes": message.nodes(rank, findings.cluster.devices_per_node),
         "count": message.count,
         "bytes": message.bytes,
     }

@@ -3,12 +3,10 @@
 First steps are enough: later ones need the same (a test says so).
 """
 
-import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.dryrun.analysis import Peak, StepMemory
+from meshwright.dryrun.analysis import Peak, StepMemory, layers_together
 from meshwright.dryrun.found import Found, run_whole
 from meshwright.dryrun.reduced import Problem, Shape, layers_alike, own_group, reduce
 from meshwright.dryrun.small_runs import SmallRuns
@@ -121,7 +119,7 @@ def _peak(runs: SmallRuns, points: Mapping[Shape, Point], problem: Problem, phas
         moment=seen.moment._replace(module=_module(seen.moment.module, last.problem, problem), micro_batch=-1),
         event=seen.event,
         categories=runs.held({shape: peak.categories for shape, peak in peaks.items()}),
-        modules=runs.held({shape: _layers_together(peak.modules) for shape, peak in peaks.items()}),
+        modules=runs.held({shape: layers_together(peak.modules) for shape, peak in peaks.items()}),
     )
 
 
@@ -134,13 +132,6 @@ def _module(name: str, small: Problem, problem: Problem) -> str:
     near_end = index >= len(small.layers) / 2
     place = index - len(small.layers) if near_end else index
     return ".".join([ALL_LAYERS, str(problem.layers[place]), *path[2:]])
-
-
-def _layers_together(modules: Mapping[str, int]) -> dict[str, int]:
-    sums: Counter[str] = Counter()
-    for name, size in modules.items():
-        sums[re.sub(rf"^{ALL_LAYERS}\.\d+", f"{ALL_LAYERS}.*", name)] += size
-    return dict(sums)
 
 
 def _traffic(runs: SmallRuns, points: Mapping[Shape, Point], problem: Problem) -> Traffic:

@@ -3,6 +3,7 @@
 Savings are differences within one method: closed form from closed form, dry run from dry run.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.config.run import Asked, Run
@@ -76,29 +77,34 @@ def computed_changes(run: Run, cluster: Cluster) -> Changes:
     return Changes(computed=base, rows=tuple(Change(computed=lever) for lever in ranked))
 
 
-def with_dry_runs(changes: Changes, run: Run, cluster: Cluster, target_name: TargetName) -> Changes:
-    """The same, the first `MOST_DRY_RUNS` of them dry-run as well."""
+def with_dry_runs(
+    changes: Changes, run: Run, cluster: Cluster, target_name: TargetName, known: Mapping[int, DryRun]
+) -> Changes:
+    """The same, the first `MOST_DRY_RUNS` of them dry-run as well.
+
+    Args:
+        known: fast dry runs of the run as it is that were made before, by rank.
+    """
     chosen, others = changes.rows[:MOST_DRY_RUNS], changes.rows[MOST_DRY_RUNS:]
     if not chosen:
         return changes
     tried = tuple(
         replace(change, trial=_trial(change.computed.candidate, run, cluster, target_name)) for change in chosen
     )
-    return replace(changes, rows=tried + others, trial=_trial(changes.computed, run, cluster, target_name))
+    return replace(changes, rows=tried + others, trial=_trial(changes.computed, run, cluster, target_name, known))
 
 
 def _question(run: Run, cluster: Cluster) -> Question:
     return question_of(Asked(run.model, run.layout, run.train), cluster, engine(ENGINE))
 
 
-def _trial(candidate: Candidate, run: Run, cluster: Cluster, target_name: TargetName) -> Trial:
+def _trial(
+    candidate: Candidate, run: Run, cluster: Cluster, target_name: TargetName, known: Mapping[int, DryRun] | None = None
+) -> Trial:
     layout, train = _changed(candidate.job, run)
-    result = dry_run(
-        (run.model, layout, train),
-        stage_ranks(layout)[candidate.memory.worst.stage],
-        target_name=target_name,
-        family=cluster.device.family,
-        fast=True,
+    rank = stage_ranks(layout)[candidate.memory.worst.stage]
+    result = (known or {}).get(rank) or dry_run(
+        (run.model, layout, train), rank, target_name=target_name, family=cluster.device.family, fast=True
     )
     return Trial(result=result, verdict=verdict(result, cluster.device))
 

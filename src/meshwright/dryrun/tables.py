@@ -1,12 +1,10 @@
 """Figures of a dry run as rows of words: memory by stage and by phase, modules, messages."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
-from meshwright.dryrun.analysis import Category, Peak
+from meshwright.dryrun.analysis import CATEGORIES, Peak, layers_together
 from meshwright.dryrun.findings import RankFound
 from meshwright.dryrun.run import DryRun
 from meshwright.plan.words import size as link_size
@@ -14,7 +12,6 @@ from meshwright.spec.cluster import GIB
 from meshwright.spec.layout import Layout
 
 MODULES_SHOWN = 10
-LAYER = re.compile(r"^layers\.\d+")
 Row = Sequence[str]
 
 
@@ -83,10 +80,8 @@ def by_phase(result: DryRun, unit: Unit) -> list[Row]:
 
 def modules(peak: Peak, unit: Unit) -> list[Row]:
     """The modules that hold most, those of the same place in all layers together."""
-    sums: Counter[str] = Counter()
-    for name, held in peak.modules.items():
-        sums[LAYER.sub("layers.*", name) or "outside the model"] += held
-    return [(name, unit.of(held)) for name, held in sums.most_common(MODULES_SHOWN) if unit.shows(held)]
+    largest = layers_together(peak.modules).most_common(MODULES_SHOWN)
+    return [(name or "outside the model", unit.of(held)) for name, held in largest if unit.shows(held)]
 
 
 def messages(result: DryRun, layout: Layout, devices_per_node: int) -> list[Row]:
@@ -94,10 +89,10 @@ def messages(result: DryRun, layout: Layout, devices_per_node: int) -> list[Row]
     counts: Counter[tuple[str, ...]] = Counter()
     sizes: Counter[tuple[str, ...]] = Counter()
     for message in result.traffic.messages:
-        ranks = sorted({*message.ranks, result.rank})
+        ranks = message.members(result.rank)
         if len(ranks) == 1:
             continue
-        nodes = len({rank // devices_per_node for rank in ranks})
+        nodes = message.nodes(result.rank, devices_per_node)
         place = "inside a node" if nodes == 1 else f"over {nodes} nodes"
         key = (message.kind, group(ranks, layout), str(len(ranks)), place)
         counts[key] += message.count
@@ -138,7 +133,7 @@ def moment(peak: Peak) -> str:
 
 def _categories(heads: Sequence[str], peaks: Sequence[Peak], unit: Unit) -> list[Row]:
     rows: list[Row] = [("", *heads)]
-    for name in get_args(Category):
+    for name in CATEGORIES:
         held = [peak.categories.get(name, 0) for peak in peaks]
         if any(map(unit.shows, held)):
             rows.append((name, *(unit.of(size) if size else "-" for size in held)))

@@ -48,9 +48,13 @@ class Message:
     count: int
     bytes: int
 
-    def nodes(self, devices_per_node: int) -> int:
-        """Nodes that the group spans when ranks fill nodes in order."""
-        return len({rank // devices_per_node for rank in self.ranks})
+    def members(self, rank: int) -> list[int]:
+        """All ranks that take part, ``rank``, whose message it is, among them."""
+        return sorted({*self.ranks, rank})
+
+    def nodes(self, rank: int, devices_per_node: int) -> int:
+        """Nodes that they span when ranks fill nodes in order."""
+        return len({member // devices_per_node for member in self.members(rank)})
 
 
 @dataclass(frozen=True, kw_only=True)
