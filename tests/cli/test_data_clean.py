@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.data.clean import shards
+from meshwright.data import shards
 from meshwright.data.clean.cleaner import Cleaning
-from meshwright.data.clean.shards import Shard, ShardCleaner, plan_shards
+from meshwright.data.clean.shards import ShardCleaner
 from meshwright.data.corpus import Tally, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.prepare import OUTPUTS, prepare
+from meshwright.data.shards import Shard, plan_shards
 from meshwright.data.tokenizer import train_tokenizer
 from meshwright.data.workplace import workplace_path
 
@@ -23,7 +24,7 @@ CLEANING = Cleaning(rule_sets=("c4",))
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from meshwright.data.clean import shards
+from meshwright.data import shards
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.prepare import prepare
 
@@ -116,9 +117,9 @@ def test_killed_and_gone_on_gives_the_same_bytes(
     assert done.returncode == -9
     redone: list[int] = []
 
-    def note(self: ShardCleaner, shard: Shard) -> int:
+    def note(self: ShardCleaner, shard: Shard) -> None:
         redone.append(shard.number)
-        return call(self, shard)
+        call(self, shard)
 
     call = ShardCleaner.__call__
     monkeypatch.setattr(ShardCleaner, "__call__", note)

@@ -3,54 +3,22 @@
 import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
-from meshwright.data.corpus import Part, Tally, read_parts
-from meshwright.data.errors import DataError, DataWorkerError
-from meshwright.data.pool import OrderedMap
-from meshwright.data.progress import Progress
+from meshwright.data.corpus import Tally, read_parts
+from meshwright.data.shards import SHARD_BYTES, Shard, Stage, complete_file, plan_shards, shard_path
 
-SHARD_BYTES = 16 << 20
 DIRECTORY = "clean-"
 TEXT_KEY = "text"
+COUNTS = ".json"
 PACKAGES = ("meshwright", "spacy", "ftfy", "py3langid")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Some of the inputs, in order; ``size`` is their bytes."""
-
-    number: int
-    parts: tuple[Part, ...]
-    size: int
-
-
-def plan_shards(files: Sequence[Path]) -> list[Shard]:
-    """Inputs in shards of about ``SHARD_BYTES``; only .jsonl files are cut. Depends on nothing but names and sizes."""
-    shards: list[Shard] = []
-    parts: list[Part] = []
-    size = 0
-    for path in files:
-        file_size = path.stat().st_size
-        step = SHARD_BYTES if path.suffix == ".jsonl" else max(file_size, 1)
-        for start in range(0, max(file_size, 1), step):
-            end = min(start + step, file_size)
-            parts.append(Part(path, start, end))
-            size += end - start
-            if size >= SHARD_BYTES:
-                shards.append(Shard(len(shards), tuple(parts), size))
-                parts, size = [], 0
-    if parts:
-        shards.append(Shard(len(shards), tuple(parts), size))
-    return shards
 
 
 class ShardCleaner:
@@ -69,44 +37,34 @@ class ShardCleaner:
     def _cleaner(self) -> Cleaner:
         return self._settings[0].cleaner()
 
-    def __call__(self, shard: Shard) -> int:
-        """Clean a shard; its number of bytes.
+    def __call__(self, shard: Shard) -> None:
+        """Clean a shard.
 
         Raises:
             DataError: an input cannot be read.
+            OSError: a result cannot be written.
         """
         _, text_key, directory, examples = self._settings
         counts, tally = CleanCounts(), Tally()
-        temporary = directory / f"{shard.number:06}.jsonl.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
+        with complete_file(text_path(directory, shard)) as file:
             for source in read_parts(shard.parts, text_key=text_key, tally=tally):
                 decision = self._cleaner(source.text)
                 counts.add(source, decision, examples)
                 if decision.text is not None:
-                    file.write(json.dumps({TEXT_KEY: decision.text}, ensure_ascii=False) + "\n")
-            counts.empty = tally.empty
-            _sync(file)
-        os.replace(temporary, text_path(directory, shard))
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(counts.as_json(), file)
-            _sync(file)
-        os.replace(temporary, counts_path(directory, shard))
-        return shard.size
+                    file.write(json.dumps({TEXT_KEY: decision.text}, ensure_ascii=False).encode() + b"\n")
+        counts.empty = tally.empty
+        with complete_file(counts_path(directory, shard)) as file:
+            file.write(json.dumps(counts.as_json()).encode())
 
 
 def text_path(directory: Path, shard: Shard) -> Path:
     """Where the cleaned documents of a shard are."""
-    return directory / f"{shard.number:06}.jsonl"
+    return shard_path(directory, shard, ".jsonl")
 
 
 def counts_path(directory: Path, shard: Shard) -> Path:
     """Where the counts of a shard are."""
-    return directory / f"{shard.number:06}.json"
-
-
-def _sync(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    return shard_path(directory, shard, COUNTS)
 
 
 def directory_name(files: Sequence[Path], cleaning: Cleaning, text_key: str, examples: int) -> str:
@@ -143,29 +101,9 @@ def clean_files(
     for other in directory.parent.glob(f"{DIRECTORY}*"):
         if other != directory:
             shutil.rmtree(other)
-    directory.mkdir(exist_ok=True)
     shards = plan_shards(files)
-    todo = [shard for shard in shards if not counts_path(directory, shard).exists()]
-    done = sum(shard.size for shard in shards) - sum(shard.size for shard in todo)
-    sizes: OrderedMap[Shard, int] = OrderedMap(
-        ShardCleaner(cleaning, text_key, directory, examples),
-        todo,
-        workers=min(workers, len(todo)),
-        ahead=2 * workers + 1,
-        name=lambda shard: f"shard {shard.number}, which starts in {shard.parts[0].path}",
-        finish=lambda size: size,
-    )
-    with sizes, Progress("cleaning", sum(shard.size for shard in shards), show=show_progress) as progress:
-        progress.update(done)
-        try:
-            for size in sizes:
-                done += size
-                progress.update(done)
-        except DataWorkerError as error:
-            # What is wrong is the input, not the worker.
-            if isinstance(error.__cause__, DataError):
-                raise error.__cause__ from None
-            raise
+    function = ShardCleaner(cleaning, text_key, directory, examples)
+    Stage("cleaning", directory, COUNTS).run(function, shards, workers=workers, show_progress=show_progress)
     counts = CleanCounts()
     for shard in shards:
         counts.merge(CleanCounts.from_json(json.loads(counts_path(directory, shard).read_text("utf-8"))), examples)
