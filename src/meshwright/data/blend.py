@@ -153,19 +153,18 @@ class BlendedDataset:
         """The order in which a run reads the samples."""
         return BlendedOrder(self.blend, tuple(source.num_samples for source in self.sources), seed)
 
-    def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """Tokens and labels, int64 [N, S] each, as `TokenDataset.batch` gives them.
+    def batch(self, samples: Int64s) -> tuple[Int64s, ...]:
+        """Tokens, labels and perhaps positions, int64 [N, S] each, as `TokenDataset.batch` gives them.
 
         Raises:
             DataError: an id outside the vocabulary, with file and position.
         """
-        shape = (len(samples), self.sources[0].seq_length)
-        tokens, labels = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        arrays = self.sources[0].empty(len(samples))
         owners = np.maximum(np.searchsorted(self._starts, samples, side="right") - 1, 0)
         for owner in np.unique(owners).tolist():
             here = np.flatnonzero(owners == owner)
-            self.sources[owner].read(samples[here] - self._starts[owner], tokens, labels, here.tolist())
-        return tokens, labels
+            self.sources[owner].read(samples[here] - self._starts[owner], arrays, here.tolist())
+        return arrays
 
     def fingerprint(self) -> str:
         """sha256 hex of the identity of the data and of its shares."""

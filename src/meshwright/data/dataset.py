@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset, strip_suffix
+from meshwright.data.isolation import positions_in_documents
 from meshwright.data.order import GlobalOrder, Int64s
 from meshwright.data.record import load_record
 
@@ -29,8 +30,8 @@ class SampleSource(Protocol):
         """Number of samples."""
         ...
 
-    def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """Tokens and labels, int64 [N, S] each, of sample numbers int64 [N]."""
+    def batch(self, samples: Int64s) -> tuple[Int64s, ...]:
+        """Tokens, labels and, where documents are isolated, positions, int64 [N, S] each, of samples int64 [N]."""
         ...
 
 
@@ -40,6 +41,9 @@ class TokenDataset:
     Neighbouring windows share one token, so every token but the first is a label exactly once; documents
     follow one another inside a window, divided by their end-of-text tokens. Without ``pad_last`` the rest
     that does not fill a window is left out; with it the last window is filled up with unsupervised zeros.
+
+    With ``isolate_documents`` samples have positions, which count from the first token of each document in the
+    window, and that token is no label: nothing of its document foretells it.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class TokenDataset:
         *,
         vocab_size: int | None = None,
         pad_last: bool = False,
+        isolate_documents: bool = False,
     ) -> None:
         """Open the token files.
 
@@ -64,6 +69,7 @@ class TokenDataset:
             raise DataError("dataset.paths is empty: name at least one prefix of a .bin/.idx pair")
         self.seq_length = seq_length
         self.vocab_size = vocab_size
+        self.isolate_documents = isolate_documents
         self.files = [_open(strip_suffix(path), vocab_size) for path in paths]
         self._starts = list(accumulate((len(file.tokens) for file in self.files), initial=0))
         self.num_tokens = self._starts[-1]
@@ -93,21 +99,27 @@ class TokenDataset:
         self._check_ids(window, start)
         return window
 
-    def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """Tokens and labels, int64 [N, S] each; sample -1 gives a row without supervised tokens.
+    def empty(self, number: int) -> tuple[Int64s, ...]:
+        """Zeros in the form of a batch of ``number`` samples."""
+        return tuple(np.zeros((number, self.seq_length), np.int64) for _ in range(2 + self.isolate_documents))
 
-        ``labels[:, t]`` is the token after ``tokens[:, t]``, or -100 where nothing is to be predicted.
+    def batch(self, samples: Int64s) -> tuple[Int64s, ...]:
+        """Tokens, labels and, with ``isolate_documents``, positions, int64 [N, S] each.
+
+        ``labels[:, t]`` is the token after ``tokens[:, t]``, or -100 where nothing is to be predicted. Sample -1 gives
+        a row without supervised tokens.
 
         Raises:
             DataError: an id outside the vocabulary, with file and position.
             IndexError: a number that is no sample's.
         """
-        tokens, labels = (np.zeros((len(samples), self.seq_length), np.int64) for _ in range(2))
-        self.read(samples, tokens, labels, range(len(samples)))
-        return tokens, labels
+        arrays = self.empty(len(samples))
+        self.read(samples, arrays, range(len(samples)))
+        return arrays
 
-    def read(self, samples: Int64s, tokens: Int64s, labels: Int64s, rows: Iterable[int]) -> None:
-        """Write samples into ``rows`` of zeroed arrays, int64 [., S]; otherwise as `batch`."""
+    def read(self, samples: Int64s, arrays: tuple[Int64s, ...], rows: Iterable[int]) -> None:
+        """Write samples into ``rows`` of arrays that `empty` made; otherwise as `batch`."""
+        tokens, labels, *positions = arrays
         if samples.max(initial=-1) >= self.num_samples:
             raise IndexError(f"sample {samples.max()} of {self.num_samples}")
         buffer = np.empty(self.seq_length + 1, np.int64)
@@ -119,6 +131,10 @@ class TokenDataset:
                 self._fill(window, start)
                 self._check_ids(window, start)
                 tokens[row, :length], labels[row, :length] = window[:-1], window[1:]
+                if positions:
+                    inside = positions_in_documents(self.files, self._starts, start, length + 1)
+                    positions[0][row, :length] = inside[:-1]
+                    labels[row, :length][inside[1:] == 0] = IGNORED
             labels[row, length:] = IGNORED
 
     def _fill(self, window: Int64s, start: int) -> None:

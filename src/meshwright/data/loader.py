@@ -3,6 +3,7 @@
 Shapes: B sequences of this data rank (global_batch_size / data_parallel), S seq_length.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -24,10 +25,17 @@ class Batch:
         tokens: int64 [B, S].
         labels: int64 [B, S], already shifted: ``labels[:, t]`` is the token after ``tokens[:, t]``; -100
             where nothing is supervised.
+        positions: int64 [B, S], of each token inside its document; None where attention crosses documents.
     """
 
     tokens: Tensor
     labels: Tensor
+    positions: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with ``change`` made to each of its tensors."""
+        positions = None if self.positions is None else change(self.positions)
+        return Batch(change(self.tokens), change(self.labels), positions)
 
 
 class Loader:
@@ -144,11 +152,9 @@ def build_eval_loader(
     )
 
 
-def _batch(arrays: tuple[Int64s, Int64s]) -> Batch:
-    tokens, labels = arrays
-    return Batch(torch.from_numpy(tokens), torch.from_numpy(labels))
+def _batch(arrays: tuple[Int64s, ...]) -> Batch:
+    return Batch(*map(torch.from_numpy, arrays))
 
 
-def _pinned_batch(arrays: tuple[Int64s, Int64s]) -> Batch:
-    batch = _batch(arrays)
-    return Batch(batch.tokens.pin_memory(), batch.labels.pin_memory())
+def _pinned_batch(arrays: tuple[Int64s, ...]) -> Batch:
+    return _batch(arrays).map(Tensor.pin_memory)

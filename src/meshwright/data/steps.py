@@ -44,6 +44,6 @@ class StepReader:
         """Sample numbers of this data rank in a step, int64 [global_batch_size / data_parallel]."""
         return self.order.samples(step_positions(step, self.global_batch_size, self.data_rank, self.data_parallel))
 
-    def __call__(self, step: int) -> tuple[Int64s, Int64s]:
-        """Tokens and labels of a step, int64 [global_batch_size / data_parallel, seq_length] each."""
+    def __call__(self, step: int) -> tuple[Int64s, ...]:
+        """What `SampleSource.batch` gives of a step, int64 [global_batch_size / data_parallel, seq_length] each."""
         return self.dataset.batch(self.samples(step))
