@@ -5,7 +5,7 @@ Shapes: N samples asked for, S seq_length.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset, strip_suffix
 from meshwright.data.isolation import positions_in_documents
+from meshwright.data.loss_mask import Bools, open_mask
 from meshwright.data.order import GlobalOrder, Int64s
 from meshwright.data.record import load_record
 
@@ -44,6 +45,8 @@ class TokenDataset:
 
     With ``isolate_documents`` samples have positions, which count from the first token of each document in the
     window, and that token is no label: nothing of its document foretells it.
+
+    Where a file has a loss mask, its unsupervised tokens are no labels either.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class TokenDataset:
         self.vocab_size = vocab_size
         self.isolate_documents = isolate_documents
         self.files = [_open(strip_suffix(path), vocab_size) for path in paths]
+        self.masks = [open_mask(file.prefix, len(file.tokens)) for file in self.files]
         self._starts = list(accumulate((len(file.tokens) for file in self.files), initial=0))
         self.num_tokens = self._starts[-1]
         predicted = max(0, self.num_tokens - 1)
@@ -81,9 +85,20 @@ class TokenDataset:
                 f"{', '.join(str(file.prefix) for file in self.files)}: {self.num_tokens} tokens, too few for "
                 f"one sample: seq_length {seq_length} needs at least {needed}"
             )
+        if not self.supervised_tokens:
+            masks = ", ".join(str(mask.path) for mask in self.masks if mask)
+            raise DataError(f"{masks}: no token is supervised: there is nothing to learn")
 
     def __len__(self) -> int:
         return self.num_samples
+
+    @property
+    def supervised_tokens(self) -> int:
+        """How many tokens the loss masks leave, of ``num_tokens``."""
+        return sum(
+            len(file.tokens) if mask is None else mask.supervised
+            for file, mask in zip(self.files, self.masks, strict=True)
+        )
 
     def order(self, seed: int) -> GlobalOrder:
         """The order in which a run reads the samples."""
@@ -131,6 +146,8 @@ class TokenDataset:
                 self._fill(window, start)
                 self._check_ids(window, start)
                 tokens[row, :length], labels[row, :length] = window[:-1], window[1:]
+                if any(self.masks):
+                    labels[row, :length][~self._supervised(start + 1, length)] = IGNORED
                 if positions:
                     inside = positions_in_documents(self.files, self._starts, start, length + 1)
                     positions[0][row, :length] = inside[:-1]
@@ -139,12 +156,25 @@ class TokenDataset:
 
     def _fill(self, window: Int64s, start: int) -> None:
         """Read tokens of the whole stream from ``start`` on, as many as ``window`` holds."""
+        for number, offset, part in self._parts(start, len(window)):
+            window[part] = self.files[number].tokens[offset : offset + part.stop - part.start]
+
+    def _supervised(self, start: int, length: int) -> Bools:
+        """Which tokens of the whole stream from ``start`` on the masks leave in the loss, bool [length]."""
+        supervised = np.ones(length, np.bool_)
+        for number, offset, part in self._parts(start, length):
+            if (mask := self.masks[number]) is not None:
+                supervised[part] = mask.read(offset, part.stop - part.start)
+        return supervised
+
+    def _parts(self, start: int, length: int) -> Iterator[tuple[int, int, slice]]:
+        """Files that a window of the stream touches: number, first token there, and the part of the window it fills."""
         number, filled = bisect_right(self._starts, start) - 1, 0
-        while filled < len(window):
+        while filled < length:
             offset = start + filled - self._starts[number]
-            part = self.files[number].tokens[offset : offset + len(window) - filled]
-            window[filled : filled + len(part)] = part
-            filled += len(part)
+            count = min(length - filled, self._starts[number + 1] - self._starts[number] - offset)
+            yield number, offset, slice(filled, filled + count)
+            filled += count
             number += 1
 
     def _check_ids(self, window: Int64s, start: int) -> None:
@@ -162,7 +192,7 @@ class TokenDataset:
     def fingerprint(self) -> str:
         """sha256 hex of the data's identity: of each file its size and 32 blocks of 64 KiB at even distances."""
         digest = hashlib.sha256()
-        for path in (path for file in self.files for path in (file.idx_path, file.bin_path)):
+        for path in self._paths():
             size = path.stat().st_size
             digest.update(size.to_bytes(8, "little"))
             last = max(0, size - FINGERPRINT_BYTES)
@@ -171,6 +201,12 @@ class TokenDataset:
                     raw.seek(last * number // (FINGERPRINT_BLOCKS - 1))
                     digest.update(raw.read(FINGERPRINT_BYTES))
         return digest.hexdigest()
+
+    def _paths(self) -> Iterator[Path]:
+        for file, mask in zip(self.files, self.masks, strict=True):
+            yield from (file.idx_path, file.bin_path)
+            if mask is not None:
+                yield mask.path
 
 
 def _open(prefix: Path, vocab_size: int | None) -> IndexedDataset:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.data.errors import DataError
+from meshwright.data.loss_mask import Bools, MaskWriter, mask_path
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -78,9 +79,12 @@ class IndexedWriter:
     """Writes one token file pair; nothing appears under the final names before ``finalize``.
 
     Used as a context manager it finalizes at the end of the block and removes its files on an exception.
+
+    Args:
+        masked: write a loss mask too.
     """
 
-    def __init__(self, prefix: str | Path, *, vocab_size: int) -> None:
+    def __init__(self, prefix: str | Path, *, vocab_size: int, masked: bool = False) -> None:
         self.prefix = strip_suffix(prefix)
         self.vocab_size = vocab_size
         self.dtype = dtype_for_vocab(vocab_size)
@@ -89,6 +93,7 @@ class IndexedWriter:
         self._partial_bin = Path(f"{self.prefix}.bin.partial")
         self._partial_idx = Path(f"{self.prefix}.idx.partial")
         self._file = open(self._partial_bin, "wb")  # noqa: SIM115 (closed by finalize or abort)
+        self._mask = MaskWriter(self.prefix) if masked else None
 
     @property
     def documents(self) -> int:
@@ -100,20 +105,36 @@ class IndexedWriter:
         """Tokens added so far."""
         return self._tokens
 
-    def add_document(self, tokens: Tokens) -> None:
-        """Append one document: token ids, integer [tokens]. Raises DataError as ``add_documents``."""
-        self.add_documents(tokens, np.array([len(tokens)]))
+    def add_document(self, tokens: Tokens, supervised: Bools | None = None) -> None:
+        """Append one document.
 
-    def add_documents(self, tokens: Tokens, lengths: npt.NDArray[np.integer[Any]]) -> None:
+        Args:
+            tokens: ids, integer [tokens].
+            supervised: whether each is, bool [tokens]; None for all. Goes into the loss mask, so needs ``masked``.
+
+        Raises:
+            DataError: as ``add_documents``.
+        """
+        self.add_documents(tokens, np.array([len(tokens)]), supervised)
+
+    def add_documents(
+        self, tokens: Tokens, lengths: npt.NDArray[np.integer[Any]], supervised: Bools | None = None
+    ) -> None:
         """Append documents: their ids one after another, integer [sum of lengths], and tokens in each.
+
+        ``supervised`` is as in ``add_document``, of all ids.
 
         Raises:
             DataError: an id outside the vocabulary, or a document longer than int32 can count.
         """
         if len(tokens) != int(lengths.sum()):
             raise ValueError(f"{len(tokens)} tokens for documents of {int(lengths.sum())}")
+        if supervised is not None and (self._mask is None or len(supervised) != len(tokens)):
+            raise ValueError(f"a mask of {len(supervised)} tokens for {len(tokens)}, masked: {self._mask is not None}")
         self._check(tokens, lengths)
         self._file.write(tokens.astype(self.dtype).tobytes())
+        if self._mask is not None:
+            self._mask.add(np.ones(len(tokens), np.bool_) if supervised is None else supervised)
         self._lengths.extend(lengths.tolist())
         self._tokens += len(tokens)
 
@@ -136,10 +157,15 @@ class IndexedWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        if self._mask is not None:
+            self._mask.close()
         write_index(self._partial_idx, np.frombuffer(self._lengths, np.int32), self.dtype)
-        # An old index must never stand beside new tokens, not even for a moment.
+        # An old index or mask must never stand beside new tokens, not even for a moment.
         idx_path(self.prefix).unlink(missing_ok=True)
+        mask_path(self.prefix).unlink(missing_ok=True)
         os.replace(self._partial_bin, bin_path(self.prefix))
+        if self._mask is not None:
+            self._mask.publish()
         os.replace(self._partial_idx, idx_path(self.prefix))
 
     def abort(self) -> None:
@@ -147,6 +173,8 @@ class IndexedWriter:
         self._file.close()
         self._partial_bin.unlink(missing_ok=True)
         self._partial_idx.unlink(missing_ok=True)
+        if self._mask is not None:
+            self._mask.abort()
 
     def __enter__(self) -> Self:
         return self
