@@ -1,22 +1,14 @@
-"""Shards of the inputs, and the stages that work through them: one process per shard, finished ones kept.
-
-A stage is a function of a shard that pickles. It writes result files NUMBER.SUFFIX into the directory of the stage with
-``complete_file``, the one that says that the shard is finished last. Whatever ends the work, a later run goes on with
-the shards that are not finished.
-"""
+"""Shards of the inputs, and the files that a stage writes for each."""
 
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from meshwright.data.corpus import Part
-from meshwright.data.errors import DataError, DataWorkerError
-from meshwright.data.pool import OrderedMap
-from meshwright.data.progress import Progress
 
 SHARD_BYTES = 16 << 20
 MOST_SHARDS = 10_000
@@ -60,79 +52,6 @@ def _cuts(path: Path, size: int, step: int) -> Iterator[tuple[int, int]]:
         step = size
     for start in range(0, max(size, 1), max(step, 1)):
         yield start, min(start + step, size)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of preparation.
-
-    Attributes:
-        title: what it does to shards, such as ``cleaning``.
-        directory: where its results are, and nothing else.
-        marker: suffix of the file that a finished shard has.
-    """
-
-    title: str
-    directory: Path
-    marker: str
-
-    def path(self, shard: Shard, suffix: str) -> Path:
-        """Where a result of a shard is."""
-        return shard_path(self.directory, shard, suffix)
-
-    def unfinished(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Those of ``shards`` that are yet to be done."""
-        there = set(os.listdir(self.directory)) if self.directory.is_dir() else set()
-        return [shard for shard in shards if self.path(shard, self.marker).name not in there]
-
-    def run(
-        self, function: Callable[[Shard], None], shards: Sequence[Shard], *, workers: int, show_progress: bool
-    ) -> None:
-        """Call ``function`` with each shard that is not finished, in ``workers`` processes (0: in this one).
-
-        Raises:
-            DataError, OSError: the function raised it.
-            DataWorkerError: a worker process ended, or the function raised something else.
-        """
-        self.directory.mkdir(exist_ok=True)
-        todo = self.unfinished(shards)
-        total = sum(shard.size for shard in shards)
-        done = total - sum(shard.size for shard in todo)
-        workers = min(workers, len(todo))
-        results = OrderedMap(
-            _Sized(function),
-            todo,
-            workers=workers,
-            ahead=2 * workers + 1,
-            name=lambda shard: f"shard {shard.number}, which starts in {shard.parts[0].path}",
-            finish=_same,
-        )
-        with results, Progress(self.title, total, show=show_progress) as progress:
-            progress.update(done)
-            try:
-                for size in results:
-                    done += size
-                    progress.update(done)
-            except DataWorkerError as error:
-                # What is wrong is an input or the disk, not the worker.
-                if isinstance(error.__cause__, (DataError, OSError)):
-                    raise error.__cause__ from None
-                raise
-
-
-@dataclass(frozen=True)
-class _Sized:
-    """Does a shard and tells its size."""
-
-    function: Callable[[Shard], None]
-
-    def __call__(self, shard: Shard) -> int:
-        self.function(shard)
-        return shard.size
-
-
-def _same(size: int) -> int:
-    return size
 
 
 def shard_path(directory: Path, shard: Shard, suffix: str) -> Path:

@@ -13,7 +13,8 @@ from typing import Any
 from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
 from meshwright.data.corpus import Tally, read_parts
-from meshwright.data.shards import SHARD_BYTES, Shard, Stage, complete_file, plan_shards, shard_path
+from meshwright.data.shards import SHARD_BYTES, Shard, complete_file, plan_shards, shard_path
+from meshwright.data.stages import WHOLE, ShardStage
 
 DIRECTORY = "clean-"
 TEXT_KEY = "text"
@@ -103,7 +104,8 @@ def clean_files(
             shutil.rmtree(other)
     shards = plan_shards(files)
     function = ShardCleaner(cleaning, text_key, directory, examples)
-    Stage("cleaning", directory, COUNTS).run(function, shards, workers=workers, show_progress=show_progress)
+    stage = ShardStage("cleaning", directory, COUNTS, shards, function)
+    stage.run(WHOLE, workers=workers, show_progress=show_progress)
     counts = CleanCounts()
     for shard in shards:
         counts.merge(CleanCounts.from_json(json.loads(counts_path(directory, shard).read_text("utf-8"))), examples)

@@ -1,0 +1,75 @@
+"""The documents that one stage of preparation hands to the next."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from meshwright.data.corpus import Part, Source, Tally, read_parts
+from meshwright.data.errors import DataError
+from meshwright.data.shards import Shard, shard_path
+
+DROP_SUFFIX = ".drop.npy"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the documents of shards.
+
+    Attributes:
+        text_key: where the text is in a .jsonl row.
+        drops: directory with a NUMBER.drop.npy for each shard, bool [documents], true where one is left out; None
+            leaves none out.
+    """
+
+    text_key: str
+    drops: Path | None = None
+
+    def __call__(self, shard: Shard, tally: Tally) -> Iterator[Source]:
+        """Documents that are not left out, in order; ``tally`` counts all.
+
+        Raises:
+            DataError: an input cannot be read, or has changed since it was looked through for duplicates.
+        """
+        sources = read_parts(shard.parts, text_key=self.text_key, tally=tally)
+        return sources if self.drops is None else _kept(sources, shard_path(self.drops, shard, DROP_SUFFIX))
+
+
+def _kept(sources: Iterator[Source], path: Path) -> Iterator[Source]:
+    drop = np.load(path)
+    number = -1
+    for number, source in enumerate(sources):
+        if number >= len(drop):
+            break
+        if not drop[number]:
+            yield source
+    if number + 1 != len(drop):
+        raise DataError(f"{path}: is about {len(drop)} documents, but there are others: an input has changed meanwhile")
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents by shards, and how to read them."""
+
+    shards: Sequence[Shard]
+    reader: Reader
+
+    def without(self, drops: Path) -> "Documents":
+        """These without the ones that a directory of masks leaves out (see ``Reader``)."""
+        return replace(self, reader=replace(self.reader, drops=drops))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return sum(shard.size for shard in self.shards)
+
+
+def rewritten(shards: Sequence[Shard], paths: Sequence[Path], text_key: str) -> Documents:
+    """The documents of a stage that wrote a .jsonl file for each shard."""
+    sizes = [path.stat().st_size for path in paths]
+    new = [
+        Shard(shard.number, (Part(path, 0, size),), size)
+        for shard, path, size in zip(shards, paths, sizes, strict=True)
+    ]
+    return Documents(new, Reader(text_key))
