@@ -27,22 +27,25 @@ class Reader:
     drops: Path | None = None
 
     def __call__(self, shard: Shard, tally: Tally) -> Iterator[Source]:
-        """Documents that are not left out, in order; ``tally`` counts all.
+        """Documents that are not left out, in order, and counted in ``tally``.
 
         Raises:
             DataError: an input cannot be read, or has changed since it was looked through for duplicates.
         """
         sources = read_parts(shard.parts, text_key=self.text_key, tally=tally)
-        return sources if self.drops is None else _kept(sources, shard_path(self.drops, shard, DROP_SUFFIX))
+        return sources if self.drops is None else _kept(sources, tally, shard_path(self.drops, shard, DROP_SUFFIX))
 
 
-def _kept(sources: Iterator[Source], path: Path) -> Iterator[Source]:
+def _kept(sources: Iterator[Source], tally: Tally, path: Path) -> Iterator[Source]:
     drop = np.load(path)
     number = -1
     for number, source in enumerate(sources):
         if number >= len(drop):
             break
-        if not drop[number]:
+        if drop[number]:
+            tally.documents -= 1
+            tally.invalid_utf8 -= source.repaired
+        else:
             yield source
     if number + 1 != len(drop):
         raise DataError(f"{path}: is about {len(drop)} documents, but there are others: an input has changed meanwhile")

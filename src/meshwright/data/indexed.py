@@ -75,6 +75,33 @@ def write_index(path: Path, lengths: npt.NDArray[np.int32], dtype: np.dtype) -> 
         os.fsync(file.fileno())
 
 
+def check_documents(
+    tokens: Tokens,
+    lengths: npt.NDArray[np.integer[Any]],
+    vocab_size: int,
+    *,
+    path: Path,
+    tokens_before: int,
+    documents_before: int,
+) -> None:
+    """Check documents before they are appended to ``path`` after so many tokens and documents.
+
+    Raises:
+        DataError: an id outside the vocabulary, or a document longer than int32 can count.
+    """
+    if len(lengths) and lengths.max() > LONGEST_DOCUMENT:
+        number = documents_before + int(lengths.argmax())
+        raise DataError(
+            f"{path}: document {number} has {lengths.max()} tokens; the format's int32 length holds at most "
+            f"{LONGEST_DOCUMENT}"
+        )
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+        at = int(np.flatnonzero((tokens < 0) | (tokens >= vocab_size))[0])
+        raise DataError(
+            f"{path}: token {tokens_before + at} would be id {tokens[at]}, outside the vocabulary of {vocab_size}"
+        )
+
+
 class IndexedWriter:
     """Writes one token file pair; nothing appears under the final names before ``finalize``.
 
@@ -131,26 +158,19 @@ class IndexedWriter:
             raise ValueError(f"{len(tokens)} tokens for documents of {int(lengths.sum())}")
         if supervised is not None and (self._mask is None or len(supervised) != len(tokens)):
             raise ValueError(f"a mask of {len(supervised)} tokens for {len(tokens)}, masked: {self._mask is not None}")
-        self._check(tokens, lengths)
+        check_documents(
+            tokens,
+            lengths,
+            self.vocab_size,
+            path=bin_path(self.prefix),
+            tokens_before=self._tokens,
+            documents_before=self.documents,
+        )
         self._file.write(tokens.astype(self.dtype).tobytes())
         if self._mask is not None:
             self._mask.add(np.ones(len(tokens), np.bool_) if supervised is None else supervised)
         self._lengths.extend(lengths.tolist())
         self._tokens += len(tokens)
-
-    def _check(self, tokens: Tokens, lengths: npt.NDArray[np.integer[Any]]) -> None:
-        if len(lengths) and lengths.max() > LONGEST_DOCUMENT:
-            number = self.documents + int(lengths.argmax())
-            raise DataError(
-                f"{bin_path(self.prefix)}: document {number} has {lengths.max()} tokens; the format's int32 "
-                f"length holds at most {LONGEST_DOCUMENT}"
-            )
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.vocab_size:
-            at = int(np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))[0])
-            raise DataError(
-                f"{bin_path(self.prefix)}: token {self._tokens + at} would be id {tokens[at]}, outside the "
-                f"vocabulary of {self.vocab_size}"
-            )
 
     def finalize(self) -> None:
         """Flush to disk and rename to the final names, the index last: a pair with an index is complete."""

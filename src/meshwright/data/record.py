@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from meshwright.data.errors import DataError
 
@@ -18,6 +18,13 @@ class SplitCounts:
     documents: int = 0
     tokens: int = 0
     utf8_bytes: int = 0
+
+    def __add__(self, other: Self) -> "SplitCounts":
+        return SplitCounts(
+            documents=self.documents + other.documents,
+            tokens=self.tokens + other.tokens,
+            utf8_bytes=self.utf8_bytes + other.utf8_bytes,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,40 @@
+"""Names of the directories of stages: another for other inputs, settings or versions.
+
+The key of a stage is made of the key of the stage before it and of what the stage itself depends on, so a stage is
+done anew when anything changes that its results depend on, and otherwise goes on.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from meshwright.data import shards
+
+
+def inputs_key(files: Sequence[Path], text_key: str) -> str:
+    """Key of the inputs: paths, sizes and times of change, and how they are cut into shards."""
+    stats = [(path, path.stat()) for path in files]
+    about = [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+    return next_key("", [text_key, shards.SHARD_BYTES, shards.MOST_SHARDS, about], ["meshwright"])
+
+
+def next_key(before: str, about: Any, packages: Sequence[str] = ()) -> str:
+    """Key of a stage: 16 hexadecimal digits.
+
+    Args:
+        before: key of the stage before it.
+        about: its settings, which JSON can hold.
+        packages: whose versions its results depend on.
+    """
+    content = json.dumps([before, about, [_version(package) for package in packages]], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

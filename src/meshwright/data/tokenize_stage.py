@@ -1,0 +1,125 @@
+"""Tokenizing as a stage of preparation: the token ids of each shard, in the dtype of the corpus."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import numpy as np
+
+from meshwright.data.corpus import Tally
+from meshwright.data.documents import Reader
+from meshwright.data.encode import Encoded, Encoder, chunks
+from meshwright.data.indexed import check_documents
+from meshwright.data.record import EVAL_SUFFIX, SplitCounts
+from meshwright.data.shards import Shard, complete_file, shard_path
+
+SPLITS = ("", EVAL_SUFFIX)
+COUNTS = ".json"
+
+
+def tokens_path(directory: Path, shard: Shard, split: str) -> Path:
+    """Where the ids of one split of a shard are: nothing but ids, as in a .bin file."""
+    return shard_path(directory, shard, f"{split}.bin")
+
+
+def lengths_path(directory: Path, shard: Shard, split: str) -> Path:
+    """Where the tokens in each document are: int32 [documents], nothing else."""
+    return shard_path(directory, shard, f"{split}.lengths")
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """What tokenizing met in a shard, or in several.
+
+    Attributes:
+        splits: sizes of the train and the held-out split.
+        empty: documents of white space only, which are in neither.
+        invalid_utf8: documents of the splits in which bytes that are not UTF-8 became U+FFFD.
+    """
+
+    splits: tuple[SplitCounts, SplitCounts] = (SplitCounts(), SplitCounts())
+    empty: int = 0
+    invalid_utf8: int = 0
+
+    def __add__(self, other: Self) -> "TokenCounts":
+        train, held_out = (mine + theirs for mine, theirs in zip(self.splits, other.splits, strict=True))
+        return TokenCounts((train, held_out), self.empty + other.empty, self.invalid_utf8 + other.invalid_utf8)
+
+    @classmethod
+    def load(cls, directory: Path, shard: Shard) -> Self:
+        """Counts of a finished shard."""
+        content = json.loads(shard_path(directory, shard, COUNTS).read_text("utf-8"))
+        train, held_out = (SplitCounts(**counts) for counts in content.pop("splits"))
+        return cls(splits=(train, held_out), **content)
+
+
+def total_counts(directory: Path, shards: Sequence[Shard]) -> TokenCounts:
+    """What the counts of finished shards add up to."""
+    return sum((TokenCounts.load(directory, shard) for shard in shards), TokenCounts())
+
+
+@dataclass(frozen=True)
+class ShardTokenizer:
+    """Tokenizes one shard: for each split the ids and the lengths, then the counts.
+
+    Memory: a million characters of documents, or the longest document, and their ids.
+    """
+
+    reader: Reader
+    encoder: Encoder
+    vocab_size: int
+    dtype: np.dtype
+    directory: Path
+
+    def __call__(self, shard: Shard) -> None:
+        """Tokenize a shard.
+
+        Raises:
+            DataError: an input cannot be read, or an id is outside the vocabulary.
+            OSError: a result cannot be written.
+        """
+        tally = Tally()
+        texts = (source.text for source in self.reader(shard, tally))
+        with contextlib.ExitStack() as stack:
+            splits = [stack.enter_context(_split_files(self.directory, shard, split)) for split in SPLITS]
+            for chunk in chunks(texts):
+                for split, encoded in zip(splits, self.encoder(chunk), strict=True):
+                    split.add(encoded, self.vocab_size, self.dtype)
+        counts = TokenCounts((splits[0].counts, splits[1].counts), tally.empty, tally.invalid_utf8)
+        with complete_file(shard_path(self.directory, shard, COUNTS)) as file:
+            file.write(json.dumps(asdict(counts)).encode())
+
+
+@dataclass
+class _SplitFiles:
+    """The files of one split of a shard, while they are written."""
+
+    path: Path
+    tokens: BinaryIO
+    lengths: BinaryIO
+    counts: SplitCounts = field(default_factory=SplitCounts)
+
+    def add(self, encoded: Encoded, vocab_size: int, dtype: np.dtype) -> None:
+        check_documents(
+            encoded.tokens,
+            encoded.lengths,
+            vocab_size,
+            path=self.path,
+            tokens_before=self.counts.tokens,
+            documents_before=self.counts.documents,
+        )
+        self.tokens.write(encoded.tokens.astype(dtype, copy=False).data)
+        self.lengths.write(encoded.lengths.astype("<i4", copy=False).data)
+        self.counts += SplitCounts(
+            documents=len(encoded.lengths), tokens=len(encoded.tokens), utf8_bytes=encoded.utf8_bytes
+        )
+
+
+@contextlib.contextmanager
+def _split_files(directory: Path, shard: Shard, split: str) -> Iterator[_SplitFiles]:
+    path = tokens_path(directory, shard, split)
+    with complete_file(path) as tokens, complete_file(lengths_path(directory, shard, split)) as lengths:
+        yield _SplitFiles(path, tokens, lengths)
