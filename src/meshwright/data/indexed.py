@@ -14,6 +14,7 @@ Here every document is one sequence, so there is one border more than there are 
 import os
 import struct
 from array import array
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +37,7 @@ DTYPE_OF_CODE: dict[int, np.dtype] = {
 }
 CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
 LONGEST_DOCUMENT = 2**31 - 1
+BORDERS_AT_ONCE = 1 << 20
 
 Tokens = npt.NDArray[np.integer[Any]]
 
@@ -63,14 +65,29 @@ def strip_suffix(path: str | Path) -> Path:
 
 def write_index(path: Path, lengths: npt.NDArray[np.int32], dtype: np.dtype) -> None:
     """Write an ``.idx`` file for documents of ``lengths`` tokens (int32 [documents]) of ``dtype``."""
-    pointers = np.zeros(len(lengths), "<i8")
-    np.cumsum(lengths[:-1], dtype=np.int64, out=pointers[1:])
-    pointers *= dtype.itemsize
+    write_index_in_parts(path, lambda: (lengths,), len(lengths), dtype)
+
+
+def write_index_in_parts(
+    path: Path, read: Callable[[], Iterable[npt.NDArray[np.int32]]], documents: int, dtype: np.dtype
+) -> None:
+    """Write an ``.idx`` file with no more in memory than one part of the lengths.
+
+    Args:
+        read: gives the tokens of each document in parts, int32 [documents of the part]; called once for each section.
+        documents: how many there are in all parts.
+    """
     with open(path, "wb") as file:
-        file.write(HEADER.pack(MAGIC, 1, CODE_OF_DTYPE[dtype], len(lengths), len(lengths) + 1))
-        file.write(lengths.astype("<i4").tobytes())
-        file.write(pointers.tobytes())
-        file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
+        file.write(HEADER.pack(MAGIC, 1, CODE_OF_DTYPE[dtype], documents, documents + 1))
+        for lengths in read():
+            file.write(lengths.astype("<i4", copy=False).data)
+        end = 0
+        for lengths in read():
+            ends = np.cumsum(lengths, dtype="<i8")
+            file.write((end + (ends - lengths) * dtype.itemsize).data)
+            end += int(ends[-1]) * dtype.itemsize if len(ends) else 0
+        for first in range(0, documents + 1, BORDERS_AT_ONCE):
+            file.write(np.arange(first, min(first + BORDERS_AT_ONCE, documents + 1), dtype="<i8").data)
         file.flush()
         os.fsync(file.fileno())
 
