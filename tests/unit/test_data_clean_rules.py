@@ -1,5 +1,6 @@
 """Rule sets: thresholds on both sides, counting against the plain definition, decisions of the reference."""
 
+import contextlib
 import json
 import random
 import runpy
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.data.clean.c4 import C4
+from meshwright.data.clean.catalogue import THRESHOLDS, listed_rules, parse_thresholds
 from meshwright.data.clean.cleaner import RULE_SETS, Cleaning
 from meshwright.data.clean.document import Decision, Document
 from meshwright.data.clean.fineweb import FineWeb
@@ -84,8 +86,16 @@ def test_c4_keeps_the_lines_that_read_like_sentences() -> None:
     bad += ["We use cookies on this site.", ""]
     mixed = [line for pair in zip(good + [""] * 4, bad, strict=True) for line in pair]
     decision = C4()(Document("\n".join(mixed), SPLITTER))
-    assert decision == Decision("\n".join(good))
-    assert C4()(Document(f"{good[2]}[12][edit]\n{good[0]}\n{good[1]}", SPLITTER)).text.startswith(f"{good[2]}\n")
+    assert decision.text == "\n".join(good)
+    assert decision.edits == {
+        "c4.no_terminal_punctuation": 2,
+        "c4.short_line": 1,
+        "c4.javascript": 1,
+        "c4.long_word": 1,
+        "c4.policy": 1,
+    }
+    decision = C4()(Document(f"{good[2]}[12][edit]\n{good[0]}\n{good[1]}", SPLITTER))
+    assert decision == Decision("\n".join((good[2], good[0], good[1])), edits={"c4.citation": 2})
     assert "Home | About us" in str(
         C4(terminal_punctuation=False)(Document("Home | About us\n" + PROSE * 5, SPLITTER)).text
     )
@@ -127,9 +137,11 @@ def test_words_and_sentences() -> None:
 
 def test_mask_replaces_addresses_of_people_and_nothing_else() -> None:
     text = "write jo.e+x@mail.example.co.uk, from 8.8.8.8:80 or 2001:4860:4860::8888 or <a@b.org>"
-    assert mask(text) == ("write email@example.com, from 192.0.2.1:80 or 2001:db8::1 or <email@example.com>")
+    masked, times = mask(text)
+    assert masked == "write email@example.com, from 192.0.2.1:80 or 2001:db8::1 or <email@example.com>"
+    assert times == {"mask_pii.email": 2, "mask_pii.ipv4": 1, "mask_pii.ipv6": 1}
     same = "10.0.0.1 127.0.0.1 1.2.3 1.2.3.4.5 v1.2.3.4a 999.1.1.1 std::set a::b 2023:10 @decorator a @ b 2001:db8::7"
-    assert mask(same) == same
+    assert mask(same)[0] == same
 
 
 def test_repair_undoes_wrong_decodings_only() -> None:
@@ -145,6 +157,7 @@ def test_languages() -> None:
     only_english = keep_languages(["en"])
     assert said(only_english, english) is None
     assert said(only_english, german) == "language.de"
+    assert only_english(Document(german, SPLITTER)).language == "de"
     assert said(only_english, "0 1 2") == "language.unsure"
     assert said(Language(only_english.identifier, frozenset(["de", "en"])), german) is None
     with pytest.raises(DataError, match=r"language 'english' is not known; known are .*\ben\b"):
@@ -155,11 +168,70 @@ def test_steps_are_applied_in_order() -> None:
     clean = Cleaning(rule_sets=("c4", "gopher"), repair_unicode=True, mask_pii=True).cleaner()
     words = prose(60).capitalize()
     text = f"Menu\n{words}. Donâ€™t write to me@site.org today. Once more now. Then it rains. Then it ends."
-    assert (
-        clean(text).text
-        == f"{words}. Don\u2019t write to email@example.com today. Once more now. Then it rains. Then it ends."
-    )
+    kept = f"{words}. Don\u2019t write to email@example.com today. Once more now. Then it rains. Then it ends."
+    edits = {"repair_unicode": 1, "c4.no_terminal_punctuation": 1, "mask_pii.email": 1}
+    assert clean(text) == Decision(kept, edits=edits)
     assert clean("{ a b } " * 9 + "c d.") == Decision(None, "c4.curly_bracket")
     assert clean("\x00\x01") == Decision(None, "nothing_left")
     with pytest.raises(DataError, match="rule set 'goofer' is not known; known are gopher, c4, c4-fineweb, fineweb"):
         Cleaning(rule_sets=("goofer",)).cleaner()
+
+
+def test_every_rule_and_threshold_is_listed() -> None:
+    rules = {rule.name: rule for rule in listed_rules()}
+    golden = json.loads((ROOT / "tests" / "data" / "clean" / "datatrove_0.10.1.json").read_text())
+    assert set(golden["names"]) < set(rules)
+    assert {name for rule in rules.values() for name in rule.thresholds} == set(THRESHOLDS)
+    assert (THRESHOLDS["gopher.max_top_2_gram"].default, THRESHOLDS["c4.min_sentences"].default) == (0.2, 5)
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_the_least_and_the_most_that_is_legal_works(name: str) -> None:
+    prefix, legal = name.partition(".")[0], THRESHOLDS[name].legal
+    step = {"languages": ("en",)} if prefix == "language" else {"rule_sets": (prefix,)}
+    for value in (0, legal.most if legal.most is not None else 10**9):
+        with contextlib.suppress(DataError):
+            clean = Cleaning(thresholds={name: value}, **step).cleaner()
+            assert all(isinstance(clean(text), Decision) for text in (PROSE * 9, "\u4e2d", "!", "a\na\na", "- \n..."))
+
+
+def test_thresholds_by_name_decide() -> None:
+    settings = ["gopher.min_words=4", "gopher.min_stop_words = 0", *(f"gopher.max_top_{n}_gram=2" for n in (2, 3, 4))]
+    thresholds = parse_thresholds(settings)
+    clean = Cleaning(rule_sets=("gopher",), thresholds=thresholds).cleaner()
+    assert clean("The tall tree fell.").text is not None
+    assert clean("The tall tree.").rule == "gopher.too_few_words"
+    assert Cleaning(rule_sets=("c4-fineweb",), thresholds={"c4.min_sentences": 1}).cleaner()("A b c.").text == "A b c."
+    assert (
+        Cleaning(languages=("en",), thresholds={"language.min_probability": 1}).cleaner()(PROSE).rule
+        == "language.unsure"
+    )
+    assert Cleaning(rule_sets=("c4",)).thresholds_in_use() == {
+        "c4.min_sentences": 5,
+        "c4.min_line_words": 3,
+        "c4.max_word_length": 1000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["gopher.min_wrds=3"], r"'gopher.min_wrds' is not known; did you mean gopher.min_words or .*known are gopher"),
+        (["goffer.min_words=3"], r"did you mean gopher.min_words .*known are language.min_probability, gopher"),
+        (["gopher.too_few_words=3"], "is a rule; its threshold is gopher.min_words"),
+        (["gopher.min_words"], "'gopher.min_words': write NAME=VALUE"),
+        (["gopher.min_words=3", "gopher.min_words=4"], "gopher.min_words is given twice: 3 and 4"),
+        (["gopher.min_words=3.5"], "gopher.min_words: 3.5 is not legal; it takes a whole number, 0 or more"),
+        (["gopher.min_stop_words=9"], "9 is not legal; it takes a whole number from 0 to 8"),
+        (["gopher.max_bullet_lines=90"], "90 is not legal; it takes a number from 0 to 1"),
+        (["gopher.max_line_ends=x"], "'gopher.max_line_ends' is not known; did you mean"),
+        (["gopher.max_symbol_ratio=nan"], "nan is not legal; it takes a number, 0 or more"),
+        (["gopher.max_symbol_ratio=much"], "'much' is not legal"),
+        (["c4.min_sentences=3"], "c4.min_sentences has no use without --clean c4"),
+        (["language.min_probability=0.5"], "has no use without --language"),
+        (["gopher.min_words=9", "gopher.max_words=8"], r"gopher.min_words \(9\) is above gopher.max_words \(8\)"),
+    ],
+)
+def test_wrong_thresholds_are_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Cleaning(rule_sets=("gopher",), thresholds=parse_thresholds(settings)).cleaner()

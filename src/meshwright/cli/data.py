@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from meshwright.cli import data_import, data_inspect
+from meshwright.cli import data_import, data_inspect, data_rules
 
 
 def add_parser(subparsers: Any) -> None:
@@ -52,6 +52,7 @@ def _add_cleaning(group: Any) -> None:
     group.add_argument("--repair-unicode", action="store_true", help="undo wrong decodings")
     group.add_argument("--mask-pii", action="store_true", help="replace e-mail and public IP addresses")
     group.add_argument("--examples", type=int, default=3, metavar="N", help="dropped documents to show by rule (3)")
+    data_rules.add_arguments(group)
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -89,11 +90,16 @@ def _kept_shards(output: str) -> Path | None:
 
 
 def _prepare(args: argparse.Namespace) -> None:
+    from meshwright.data.clean.catalogue import parse_thresholds
     from meshwright.data.clean.cleaner import Cleaning
     from meshwright.data.prepare import prepare
 
     cleaning = Cleaning(
-        repair_unicode=args.repair_unicode, languages=args.language, rule_sets=args.clean, mask_pii=args.mask_pii
+        repair_unicode=args.repair_unicode,
+        languages=args.language,
+        rule_sets=args.clean,
+        mask_pii=args.mask_pii,
+        thresholds=parse_thresholds(args.threshold),
     )
     record = prepare(
         args.inputs,

@@ -1,10 +1,12 @@
 """Rule sets by name, one after another."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from meshwright.data.clean.c4 import C4
-from meshwright.data.clean.document import Decision, Document, RuleSet
+from meshwright.data.clean.catalogue import thresholds_in_use, with_thresholds
+from meshwright.data.clean.document import NOTHING_LEFT, Decision, Document, RuleSet
 from meshwright.data.clean.fineweb import FineWeb
 from meshwright.data.clean.gopher import GopherQuality, GopherRepetition
 from meshwright.data.clean.language import keep_languages
@@ -19,7 +21,7 @@ RULE_SETS: dict[str, tuple[RuleSet, ...]] = {
     "c4-fineweb": (C4(terminal_punctuation=False),),
     "fineweb": (FineWeb(),),
 }
-NOTHING_LEFT = "nothing_left"
+REPAIRED = "repair_unicode"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +33,14 @@ class Cleaning:
         languages: ISO 639 codes to keep; none keeps all.
         rule_sets: names of ``RULE_SETS``; ``c4-fineweb`` is ``c4`` without its rule on the ends of lines.
         mask_pii: replace e-mail and public IP addresses in what is kept.
+        thresholds: by name (``catalogue.THRESHOLDS``), where they are not to be the published ones.
     """
 
     repair_unicode: bool = False
     languages: tuple[str, ...] = ()
     rule_sets: tuple[str, ...] = ()
     mask_pii: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
@@ -46,13 +50,24 @@ class Cleaning:
         """The steps, ready to work.
 
         Raises:
-            DataError: a name is not known, or a package that a step needs is not installed.
+            DataError: a name or a threshold is wrong, or a package that a step needs is not installed.
         """
         if unknown := [name for name in self.rule_sets if name not in RULE_SETS]:
             raise DataError(f"rule set {unknown[0]!r} is not known; known are {', '.join(RULE_SETS)}")
+        used = self.thresholds_in_use()
         rules: list[RuleSet] = [keep_languages(self.languages)] if self.languages else []
         rules += [rule for name in self.rule_sets for rule in RULE_SETS[name]]
+        rules = [with_thresholds(rule, used) for rule in rules]
         return Cleaner(rules, unicode_repair() if self.repair_unicode else None, mask if self.mask_pii else None)
+
+    def thresholds_in_use(self) -> dict[str, float]:
+        """Every threshold of the rules that apply, by name.
+
+        Raises:
+            DataError: one is not known, not legal, or belongs to rules that do not apply.
+        """
+        prefixes = {name.partition("-")[0] for name in self.rule_sets} | ({"language"} if self.languages else set())
+        return thresholds_in_use(prefixes, self.thresholds)
 
 
 NO_CLEANING = Cleaning()
@@ -65,22 +80,34 @@ class Cleaner:
         self,
         rules: Sequence[RuleSet],
         before: Callable[[str], str] | None = None,
-        after: Callable[[str], str] | None = None,
+        after: Callable[[str], tuple[str, Mapping[str, int]]] | None = None,
     ) -> None:
         self._rules, self._before, self._after = rules, before, after
         self._splitter = WordSplitter()
 
     def __call__(self, text: str) -> Decision:
         """The text to keep, edited where a step edits, or the rule that dropped it."""
+        edits: Counter[str] = Counter()
+        language = None
         document = Document(self._before(text) if self._before else text, self._splitter)
+        if document.text != text:
+            edits[REPAIRED] += 1
         for rule in self._rules:
             if not document.text or document.text.isspace():
                 break
             decision = rule(document)
+            language = decision.language or language
             if decision.text is None:
-                return decision
+                return Decision(None, decision.rule, language=language)
+            edits.update(decision.edits)
             if decision.text != document.text:
                 document = Document(decision.text, self._splitter)
         if not document.text or document.text.isspace():
-            return Decision(None, NOTHING_LEFT)
-        return Decision(self._after(document.text) if self._after else document.text)
+            return Decision(None, NOTHING_LEFT, language=language)
+        return self._finished(document.text, edits, language)
+
+    def _finished(self, text: str, edits: Counter[str], language: str | None) -> Decision:
+        if self._after:
+            text, masked = self._after(text)
+            edits.update(masked)
+        return Decision(text, edits=+edits, language=language)

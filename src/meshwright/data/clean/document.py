@@ -1,10 +1,12 @@
 """What a rule set gets and what it answers."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from meshwright.data.clean.words import WordSplitter
+
+NOTHING_LEFT = "nothing_left"
 
 
 class Document:
@@ -26,10 +28,17 @@ class Document:
 
 @dataclass(frozen=True)
 class Decision:
-    """``text`` to keep, perhaps edited; or None, and the name of the ``rule`` that dropped the document."""
+    """``text`` to keep, perhaps edited; or None, and the name of the ``rule`` that dropped the document.
+
+    Attributes:
+        edits: how often each kind of edit was made to what is kept.
+        language: of the document, where it was asked for.
+    """
 
     text: str | None
     rule: str | None = None
+    edits: Mapping[str, int] = field(default_factory=dict)
+    language: str | None = None
 
 
 RuleSet = Callable[[Document], Decision]

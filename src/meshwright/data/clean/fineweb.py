@@ -6,27 +6,42 @@ the data set.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshwright.data.clean.document import Decision, Document
+from meshwright.data.clean.rule import Rule, count, ratio, share
+
+SOURCE = "arXiv:2406.17557, 3.6"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineWeb:
-    """Drops documents whose lines are not those of prose.
+    """Drops documents whose lines are not those of prose; ``RULES`` says what its thresholds are compared with."""
 
-    Attributes:
-        min_terminal_lines: share of lines that end in a mark that ends sentences.
-        max_short_lines: share of lines of at most ``short_line`` characters.
-        short_line: characters.
-        max_duplicate_characters: share of characters in lines that occurred before.
-        max_line_ends: line ends per word.
-    """
+    min_terminal_lines: float = share(0.12)
+    max_short_lines: float = share(0.67)
+    short_line: int = count(30)
+    max_duplicate_characters: float = share(0.01)
+    max_line_ends: float = ratio(0.3)
 
-    min_terminal_lines: float = 0.12
-    max_short_lines: float = 0.67
-    short_line: int = 30
-    max_duplicate_characters: float = 0.01
-    max_line_ends: float = 0.3
+    PREFIX: ClassVar[str] = "fineweb"
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("empty", "no line is left", (), "the code of FineWeb"),
+        Rule("too_few_terminal_lines", "share of lines that end as sentences do", ("min_terminal_lines",), SOURCE),
+        Rule(
+            "too_many_short_lines",
+            "share of lines of short_line characters or fewer",
+            ("max_short_lines", "short_line"),
+            SOURCE,
+        ),
+        Rule(
+            "duplicate_characters",
+            "share of characters in lines that occurred before",
+            ("max_duplicate_characters",),
+            SOURCE,
+        ),
+        Rule("too_many_line_ends", "line ends per word", ("max_line_ends",), "the code of FineWeb"),
+    )
 
     def __call__(self, document: Document) -> Decision:
         """Keep the text as it is, or drop it."""

@@ -8,13 +8,16 @@ import re
 import string
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from meshwright.data.clean.document import Decision, Document
 from meshwright.data.clean.ngrams import NGrams
+from meshwright.data.clean.rule import Rule, count, ratio, share
 
 ELLIPSES = ("...", "\u2026")
 BULLETS = ("\u2022", "-")
-STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
+STOP = "the be to of and that have with"
+STOP_WORDS = frozenset(STOP.split())
 # Words of nothing but these are not counted as words; the marks outside ASCII are those that datatrove knows.
 CONTROLS = frozenset(map(chr, (*range(9), *range(11, 32), *range(127, 160))))
 MARKS = "\xab\xb4\xbb\u2013\u2014\u2019\u201c\u201d\u201e\u2026\u2236\u2501\u25ba"
@@ -23,31 +26,40 @@ BRACKETS = "\u3008\u3009\u300a\u300b\u300c\u300d\u3010\u3011"
 
 BLANK_LINES = re.compile(r"\n{2,}")
 LINE_ENDS = re.compile(r"\n+")
+QUALITY = "arXiv:2112.11446, A.1.1"
+REPETITION = "arXiv:2112.11446, table A1"
+TOP_N, DUPLICATE_N = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GopherQuality:
-    """Drops documents that do not look like prose.
+    """Drops documents that do not look like prose; ``RULES`` says what its thresholds are compared with."""
 
-    Attributes:
-        min_words / max_words: words that are more than punctuation.
-        min_mean_word_length / max_mean_word_length: their mean length, characters.
-        max_symbol_ratio: hash signs per word; ellipses per word.
-        max_bullet_lines: share of lines that start with a bullet or a hyphen.
-        max_ellipsis_lines: share of lines that end with an ellipsis.
-        min_alphabetic_words: share of words with at least one letter.
-        min_stop_words: how many of ``STOP_WORDS`` must occur.
-    """
+    min_words: int = count(50)
+    max_words: int = count(100_000)
+    min_mean_word_length: float = ratio(3.0)
+    max_mean_word_length: float = ratio(10.0)
+    max_symbol_ratio: float = ratio(0.1)
+    max_bullet_lines: float = share(0.9)
+    max_ellipsis_lines: float = share(0.3)
+    min_alphabetic_words: float = share(0.8)
+    min_stop_words: int = count(2, most=len(STOP_WORDS))
 
-    min_words: int = 50
-    max_words: int = 100_000
-    min_mean_word_length: float = 3.0
-    max_mean_word_length: float = 10.0
-    max_symbol_ratio: float = 0.1
-    max_bullet_lines: float = 0.9
-    max_ellipsis_lines: float = 0.3
-    min_alphabetic_words: float = 0.8
-    min_stop_words: int = 2
+    PREFIX: ClassVar[str] = "gopher"
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("too_few_words", "words; punctuation is none", ("min_words",), QUALITY),
+        Rule("too_many_words", "words; punctuation is none", ("max_words",), QUALITY),
+        Rule("words_too_short", "mean length of words, characters", ("min_mean_word_length",), QUALITY),
+        Rule("words_too_long", "mean length of words, characters", ("max_mean_word_length",), QUALITY),
+        Rule("too_many_hashes", "hash signs per word", ("max_symbol_ratio",), QUALITY),
+        Rule("too_many_ellipses", "ellipses per word", ("max_symbol_ratio",), QUALITY),
+        Rule(
+            "too_many_bullet_lines", "share of lines that start with a bullet or hyphen", ("max_bullet_lines",), QUALITY
+        ),
+        Rule("too_many_ellipsis_lines", "share of lines that end with an ellipsis", ("max_ellipsis_lines",), QUALITY),
+        Rule("too_few_alphabetic_words", "share of words with a letter", ("min_alphabetic_words",), QUALITY),
+        Rule("too_few_stop_words", "different words of: " + STOP, ("min_stop_words",), QUALITY),
+    )
 
     def __call__(self, document: Document) -> Decision:
         """Keep the text as it is, or drop it."""
@@ -63,7 +75,7 @@ class GopherQuality:
             return "too_few_words"
         if counted > self.max_words:
             return "too_many_words"
-        mean = (sum(map(len, words)) - sum(map(len, odd))) / counted
+        mean = (sum(map(len, words)) - sum(map(len, odd))) / max(counted, 1)
         if mean < self.min_mean_word_length:
             return "words_too_short"
         if mean > self.max_mean_word_length:
@@ -93,27 +105,54 @@ class GopherQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class GopherRepetition:
-    """Drops documents that repeat themselves.
+    """Drops documents that repeat themselves; ``RULES`` says what its thresholds are compared with.
 
-    Attributes:
-        max_duplicate_lines / max_duplicate_paragraphs: share of lines (paragraphs) that occurred before.
-        max_duplicate_line_characters / max_duplicate_paragraph_characters: share of characters in them.
-        max_top_ngram: by n, share of characters in the most frequent n-gram of words.
-        max_duplicate_ngrams: by n, share of characters in n-grams that occurred before, none counted twice.
+    Occurrences of one n-gram may overlap, so the most frequent one can have more characters than the text.
     """
 
-    max_duplicate_lines: float = 0.30
-    max_duplicate_paragraphs: float = 0.30
-    max_duplicate_line_characters: float = 0.20
-    max_duplicate_paragraph_characters: float = 0.20
-    max_top_ngram: tuple[tuple[int, float], ...] = ((2, 0.20), (3, 0.18), (4, 0.16))
-    max_duplicate_ngrams: tuple[tuple[int, float], ...] = (
-        (5, 0.15),
-        (6, 0.14),
-        (7, 0.13),
-        (8, 0.12),
-        (9, 0.11),
-        (10, 0.10),
+    max_duplicate_paragraphs: float = share(0.30)
+    max_duplicate_paragraph_characters: float = share(0.20)
+    max_duplicate_lines: float = share(0.30)
+    max_duplicate_line_characters: float = share(0.20)
+    max_top_2_gram: float = ratio(0.20)
+    max_top_3_gram: float = ratio(0.18)
+    max_top_4_gram: float = ratio(0.16)
+    max_duplicate_5_grams: float = share(0.15)
+    max_duplicate_6_grams: float = share(0.14)
+    max_duplicate_7_grams: float = share(0.13)
+    max_duplicate_8_grams: float = share(0.12)
+    max_duplicate_9_grams: float = share(0.11)
+    max_duplicate_10_grams: float = share(0.10)
+
+    PREFIX: ClassVar[str] = "gopher"
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *(
+            Rule(f"duplicate_{name}", f"share of {about} that occurred before", (f"max_duplicate_{name}",), REPETITION)
+            for name, about in (
+                ("paragraphs", "paragraphs"),
+                ("paragraph_characters", "characters in paragraphs"),
+                ("lines", "lines"),
+                ("line_characters", "characters in lines"),
+            )
+        ),
+        *(
+            Rule(
+                f"top_{n}_gram",
+                f"share of characters in the most frequent {n} words",
+                (f"max_top_{n}_gram",),
+                REPETITION,
+            )
+            for n in TOP_N
+        ),
+        *(
+            Rule(
+                f"duplicate_{n}_grams",
+                f"share of characters in {n} words that occurred before",
+                (f"max_duplicate_{n}_grams",),
+                REPETITION,
+            )
+            for n in DUPLICATE_N
+        ),
     )
 
     def __call__(self, document: Document) -> Decision:
@@ -136,10 +175,12 @@ class GopherRepetition:
 
     def _about_ngrams(self, document: Document) -> str | None:
         ngrams = NGrams(document.words)
-        for n, limit in self.max_top_ngram:
+        for n in TOP_N:
+            limit = getattr(self, f"max_top_{n}_gram")
             if ngrams.top_characters(n) / len(document.text) > limit:
                 return f"top_{n}_gram"
-        for n, limit in self.max_duplicate_ngrams:
+        for n in DUPLICATE_N:
+            limit = getattr(self, f"max_duplicate_{n}_grams")
             if ngrams.duplicate_characters(n) / len(document.text) > limit:
                 return f"duplicate_{n}_grams"
         return None

@@ -2,34 +2,42 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.data.clean.document import Decision, Document
+from meshwright.data.clean.rule import Rule, share
 from meshwright.data.errors import DataError
 
 # A guess does not get better with more text, only slower.
 LOOK_AT = 10_000
+SOURCE = "arXiv:2406.17557, 3.3"
+UNSURE = "unsure"
 
 
 @dataclass(frozen=True)
 class Language:
     """Drops documents that are in none of ``languages``, or for which the model is not sure.
 
-    Attributes:
-        min_probability: of the likeliest language. FineWeb asks for 0.65 (arXiv:2406.17557, section 3.3), though of
-            another model.
+    FineWeb asks for the same probability (arXiv:2406.17557, section 3.3), though of another model.
     """
 
     identifier: Any
     languages: frozenset[str]
-    min_probability: float = 0.65
+    min_probability: float = share(0.65)
+
+    PREFIX: ClassVar[str] = "language"
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("unsure", "probability of the likeliest language", ("min_probability",), SOURCE),
+        Rule("CODE", "the language is another, such as language.de", (), SOURCE),
+    )
 
     def __call__(self, document: Document) -> Decision:
         """Keep the text as it is, or drop it."""
         language, probability = self.identifier.classify(document.text[:LOOK_AT])
-        if language in self.languages and probability >= self.min_probability:
-            return Decision(document.text)
-        return Decision(None, f"language.{language}" if probability >= self.min_probability else "language.unsure")
+        found = language if probability >= self.min_probability else UNSURE
+        if found in self.languages:
+            return Decision(document.text, language=found)
+        return Decision(None, f"language.{found}", language=found)
 
 
 def keep_languages(languages: Sequence[str]) -> Language:

@@ -15,19 +15,33 @@ IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\.?\w)")
 IPV6 = re.compile(r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{1,34}(?![\w:])")
 
 
-def mask(text: str) -> str:
-    """The text with e-mail addresses and public IP addresses replaced by ones reserved for documentation.
+def mask(text: str) -> tuple[str, dict[str, int]]:
+    """The text with e-mail addresses and public IP addresses replaced by ones reserved for documentation, and how many.
 
     Addresses of private networks, loopback and the like stay: they tell of no one.
     """
-    if "@" in text:
-        text = EMAIL.sub(EMAIL_MASK, text)
-    text = IPV4.sub(lambda match: _public(match[0], IPV4_MASK), text)
-    return IPV6.sub(lambda match: _public(match[0], IPV6_MASK), text)
+    text, emails = EMAIL.subn(EMAIL_MASK, text) if "@" in text else (text, 0)
+    text, ipv4 = _without_public(IPV4, IPV4_MASK, text)
+    text, ipv6 = _without_public(IPV6, IPV6_MASK, text)
+    return text, {"mask_pii.email": emails, "mask_pii.ipv4": ipv4, "mask_pii.ipv6": ipv6}
 
 
-def _public(address: str, replacement: str) -> str:
+def _without_public(pattern: re.Pattern[str], replacement: str, text: str) -> tuple[str, int]:
+    """The text with the public addresses among the matches replaced, and how many they were."""
+    times = 0
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal times
+        if not _is_public(match[0]):
+            return match[0]
+        times += 1
+        return replacement
+
+    return pattern.sub(replaced, text), times
+
+
+def _is_public(address: str) -> bool:
     try:
-        return replacement if ipaddress.ip_address(address).is_global else address
+        return ipaddress.ip_address(address).is_global
     except ValueError:
-        return address
+        return False
