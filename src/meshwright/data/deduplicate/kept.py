@@ -1,0 +1,67 @@
+"""PREFIX.signatures.npy and .json: the keys of the documents of a finished corpus, to hold later ones against."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from meshwright.data.deduplicate.rows import Bools, open_rows, row_count
+from meshwright.data.deduplicate.settings import Deduplication
+from meshwright.data.errors import DataError
+from meshwright.data.shards import complete_file
+
+KEYS_SUFFIX = ".signatures.npy"
+ABOUT_SUFFIX = ".signatures.json"
+FORMAT, VERSION = "meshwright-signatures", 1
+
+
+def save_kept_keys(prefix: Path, settings: Deduplication, keys: Sequence[Path], dropped: Sequence[Bools]) -> None:
+    """Write both files, in little memory.
+
+    Args:
+        prefix: of the corpus.
+        settings: as the keys were made.
+        keys: files of keys of all shards, in order.
+        dropped: which documents of each shard to leave out, bool [documents].
+
+    Raises:
+        DataError: a file of keys cannot be read.
+        OSError: a file cannot be written.
+    """
+    documents = sum(int((~drop).sum()) for drop in dropped)
+    header = {"descr": "<u8", "fortran_order": False, "shape": (row_count(settings), documents)}
+    with complete_file(Path(f"{prefix}{KEYS_SUFFIX}")) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for row in range(row_count(settings)):
+            for path, drop in zip(keys, dropped, strict=True):
+                file.write(open_rows(path)[row][~drop].tobytes())
+    about = {"format": FORMAT, "version": VERSION, "documents": documents, "settings": asdict(settings)}
+    with complete_file(Path(f"{prefix}{ABOUT_SUFFIX}")) as file:
+        file.write((json.dumps(about, indent=2) + "\n").encode())
+
+
+def kept_keys(prefix: Path, settings: Deduplication) -> Path:
+    """The file of keys of a finished corpus.
+
+    Raises:
+        DataError: it has none, or they were made with other settings.
+    """
+    about_path, keys_path = Path(f"{prefix}{ABOUT_SUFFIX}"), Path(f"{prefix}{KEYS_SUFFIX}")
+    try:
+        about = json.loads(about_path.read_bytes())
+        if about.get("format") != FORMAT or about.get("version") != VERSION:
+            raise ValueError(f"not {FORMAT} version {VERSION}")
+    except FileNotFoundError:
+        raise DataError(f"{about_path}: no such file; signatures are kept when a corpus is deduplicated") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{about_path}: cannot be read as signatures: {error}") from error
+    ours = asdict(settings)
+    if about["settings"] != ours:
+        different = [name for name, value in ours.items() if about["settings"].get(name) != value]
+        told = ", ".join(f"{name} {about['settings'].get(name)}, not {ours[name]}" for name in different)
+        raise DataError(f"{about_path}: made with other settings: {told}")
+    if open_rows(keys_path).shape != (row_count(settings), about["documents"]):
+        raise DataError(f"{keys_path}: does not belong to {about_path}")
+    return keys_path

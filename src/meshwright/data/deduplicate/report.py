@@ -1,0 +1,59 @@
+"""What deduplication took in and dropped."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from meshwright.data.deduplicate.rows import UInt64s
+from meshwright.data.shards import complete_file
+
+FOUND = "duplicates.json"
+EXAMPLE_CHARACTERS = 300
+
+
+@dataclass
+class Size:
+    """Documents and their characters."""
+
+    documents: int = 0
+    characters: int = 0
+
+    def add(self, characters: UInt64s) -> None:
+        """Count documents more, given the characters of each."""
+        self.documents += len(characters)
+        self.characters += int(characters.sum())
+
+
+@dataclass
+class DuplicateCounts:
+    """Counts over all shards.
+
+    Attributes:
+        read: documents compared, without those of corpora made before.
+        exact: dropped since an earlier document has the same text.
+        near: dropped for likeness only.
+        clusters: groups of documents that repeat each other, with those of corpora made before.
+        against: dropped documents, of ``exact`` and ``near``, whose group has a document of a corpus made before.
+        examples: the first documents dropped. Each has ``kind`` (``exact`` or ``near``), ``file``, the ``byte`` or
+            ``row`` where it starts, the start of its ``text``, and ``repeats``: the same of the document that stays, or
+            ``corpus`` and ``document``, its number among those of a corpus made before, from 0.
+    """
+
+    read: Size = field(default_factory=Size)
+    exact: Size = field(default_factory=Size)
+    near: Size = field(default_factory=Size)
+    clusters: int = 0
+    against: int = 0
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def save(self, directory: Path) -> None:
+        """Write ``FOUND``."""
+        with complete_file(directory / FOUND) as file:
+            file.write(json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """What ``save`` wrote."""
+        content = json.loads((directory / FOUND).read_bytes())
+        return cls(**{**content, **{name: Size(**content[name]) for name in ("read", "exact", "near")}})
