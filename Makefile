@@ -50,7 +50,7 @@ docs: setup ## write the generated pages anew
 lock: ## resolve the newest versions of everything but torch and write constraints.txt
 	@$(call need_python)
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet torch==$(TORCH) '.[train,clean,dev]'
+	build/lock/bin/python -m pip install --quiet torch==$(TORCH) '.[train,data,clean,dev]'
 	@{ echo "# Every package of the environment, written by make lock. Used as pip install -c constraints.txt."; \
 		echo "# torch has no build tag: on some machines pip takes a CPU build, on others the CUDA build with its own pins."; \
 		build/lock/bin/python -m pip freeze --all --exclude pip --exclude meshwright | sed -E 's/\+[a-z0-9.]+$$//'; \
@@ -78,7 +78,7 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing meshwright[train,clean,dev] into $(VENV)"
+	@echo "installing meshwright[train,data,clean,dev] into $(VENV)"
 	@$(INSTALL) setuptools
-	@$(INSTALL) --no-build-isolation --editable '.[train,clean,dev]'
+	@$(INSTALL) --no-build-isolation --editable '.[train,data,clean,dev]'
 	@touch $(VENV)/.train $@

@@ -1,5 +1,6 @@
 """``meshwright data`` as a user runs it."""
 
+import gzip
 import json
 import os
 import signal
@@ -50,7 +51,7 @@ def test_mistakes_are_one_line_and_exit_code_2(source: Path, tmp_path: Path) -> 
     tokenizer = ("--train-tokenizer", 300)
     cases = [
         ((tmp_path / "gone", "--output", prefix, *tokenizer), "gone: no such file or directory"),
-        ((source, "--output", prefix, *tokenizer), "no file ends in .txt or .jsonl; it has .py (80)"),
+        ((source, "--output", prefix, *tokenizer), "no file ends in .txt, .jsonl or .parquet; it has .py (80)"),
         ((source, "--suffix", ".py", "--output", prefix, "--train-tokenizer", 9), "too small"),
         ((source, "--suffix", ".py", "--output", prefix, "--tokenizer", source / "0.py"), "not a tokenizer.json"),
         ((source, "--suffix", ".py", "--output", source, *tokenizer), "is a directory"),
@@ -70,8 +71,9 @@ def test_mistakes_are_one_line_and_exit_code_2(source: Path, tmp_path: Path) -> 
 def test_ctrl_c_leaves_nothing_behind(source: Path, tmp_path: Path, workers: int) -> None:
     run("prepare", source, "--suffix", ".py", "--output", tmp_path / "first", "--train-tokenizer", 300)
     out = tmp_path / "out"
-    os.mkfifo(tmp_path / "endless.txt")  # nobody writes, so reading it lasts until the interrupt
-    args = [source, tmp_path / "endless.txt", "--suffix", ".py", "--output", out / "corpus", "--workers", workers]
+    # Billions of blank lines: reading them lasts until the interrupt.
+    (tmp_path / "endless.jsonl.gz").write_bytes(gzip.compress(b"\n" * (1 << 26)) * 200)
+    args = [source, tmp_path / "endless.jsonl.gz", "--suffix", ".py", "--output", out / "corpus", "--workers", workers]
     args += ["--tokenizer", tmp_path / "first.tokenizer.json"]
     process = subprocess.Popen(
         [*MESHWRIGHT, "prepare", *map(str, args)], stderr=subprocess.PIPE, text=True, start_new_session=True

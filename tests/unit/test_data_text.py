@@ -39,13 +39,13 @@ def test_files_and_patterns_keep_the_given_order_and_come_once(tmp_path: Path) -
     [
         ("gone", r"gone: no such file or directory"),
         ("*.csv", r"\*\.csv: the pattern matches nothing"),
-        ("code", r"code: no file ends in \.txt or \.jsonl; it has \.py \(2\): choose with --suffix"),
-        ("empty", r"empty: no file ends in \.txt or \.jsonl$"),
-        ("data.jsonl.gz", r"data\.jsonl\.gz: \.gz files are not supported yet"),
+        ("code", r"code: no file ends in \.txt, \.jsonl or \.parquet; it has \.py \(2\): choose with --suffix"),
+        ("empty", r"empty: no file ends in \.txt, \.jsonl or \.parquet$"),
+        ("data.tar.gz", r"data\.tar\.gz: \.tar files are not read; give text, \.jsonl"),
     ],
 )
 def test_inputs_without_documents_are_refused(tmp_path: Path, item: str, message: str) -> None:
-    make(tmp_path, "code/a.py", "code/b.py", "data.jsonl.gz")
+    make(tmp_path, "code/a.py", "code/b.py", "data.tar.gz")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=message):
         find_files([f"{tmp_path}/{item}"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from meshwright.data.corpus import Part
+from meshwright.data.corpus import Part, parts_of
 
 SHARD_BYTES = 16 << 20
 MOST_SHARDS = 10_000
@@ -25,33 +25,26 @@ class Shard:
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:
-    """Inputs in shards of ``SHARD_BYTES`` or, where that would be over ``MOST_SHARDS``, of more; .jsonl files are cut.
+    """Inputs in shards of ``SHARD_BYTES`` or, where that would be over ``MOST_SHARDS``, of more (see ``parts_of``).
 
-    Depends on nothing but names and sizes.
+    Raises:
+        DataError: a file cannot be read.
     """
     sizes = [path.stat().st_size for path in files]
     step = max(SHARD_BYTES, sum(sizes) // MOST_SHARDS)
     shards: list[Shard] = []
     parts: list[Part] = []
     size = 0
-    for path, file_size in zip(files, sizes, strict=True):
-        for start, end in _cuts(path, file_size, step):
-            parts.append(Part(path, start, end))
-            size += end - start
+    for path in files:
+        for part, part_size in parts_of(path, step):
+            parts.append(part)
+            size += part_size
             if size >= step:
                 shards.append(Shard(len(shards), tuple(parts), size))
                 parts, size = [], 0
     if parts:
         shards.append(Shard(len(shards), tuple(parts), size))
     return shards
-
-
-def _cuts(path: Path, size: int, step: int) -> Iterator[tuple[int, int]]:
-    """First byte and end of each part of a file: one part, except for .jsonl."""
-    if path.suffix != ".jsonl":
-        step = size
-    for start in range(0, max(size, 1), max(step, 1)):
-        yield start, min(start + step, size)
 
 
 def shard_path(directory: Path, shard: Shard, suffix: str) -> Path:

@@ -7,11 +7,15 @@ REPLACEMENT = "\ufffd"
 
 def decode(raw: bytes) -> tuple[str, bool]:
     """UTF-8 text without byte order mark, and whether bytes that are not UTF-8 became U+FFFD."""
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    return decode_value(raw.removeprefix(b"\xef\xbb\xbf"))
+
+
+def decode_value(raw: bytes | memoryview) -> tuple[str, bool]:
+    """UTF-8 text, and whether bytes that are not UTF-8 became U+FFFD."""
     try:
-        return raw.decode("utf-8"), False
+        return str(raw, "utf-8"), False
     except UnicodeDecodeError:
-        return raw.decode("utf-8", errors="replace"), True
+        return str(raw, "utf-8", errors="replace"), True
 
 
 def repair(text: str) -> tuple[str, bool]:

@@ -1,0 +1,71 @@
+"""The text column of a table: which one it is, and its values as documents."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from meshwright.data.errors import DataError
+from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Source, Tally
+from meshwright.data.text import decode_value
+
+
+def pyarrow(path: Path) -> Any:
+    """The package that reads tables.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        raise DataError(f"{path}: {path.suffix} files need another package: pip install 'meshwright[data]'") from None
+    return pyarrow
+
+
+def check_column(path: Path, schema: Any, text_key: str) -> None:
+    """Refuse a table in which there is no text under ``text_key``.
+
+    Raises:
+        DataError: it names the columns that are there, or the type of the one that was asked for.
+    """
+    count = schema.names.count(text_key)
+    if not count:
+        there = ", ".join(map(repr, schema.names)) or "none"
+        raise DataError(f"{path}: no column {text_key!r}; it has {there} (--text-key)")
+    if count > 1:
+        raise DataError(f"{path}: {count} columns are named {text_key!r}")
+    kind = schema.field(text_key).type
+    types = pyarrow(path).types
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    if not any(test(value) for test in tests):
+        raise DataError(f"{path}: column {text_key!r} is {kind}, not text")
+
+
+def documents(path: Path, column: Any, first_row: int, tally: Tally) -> Iterator[Source]:
+    """Documents of an array of text whose first value is that of ``first_row``; null is an empty text.
+
+    Raises:
+        pyarrow.ArrowInvalid: the array is damaged.
+    """
+    for row, buffer in enumerate(_buffers(path, column), start=first_row):
+        if buffer is not None and buffer.size > MAX_DOCUMENT_BYTES:
+            tally.leave_out(f"{path}, row {row}", buffer.size)
+            continue
+        text, repaired = ("", False) if buffer is None else decode_value(memoryview(buffer))
+        yield Source(text, path, row, "row", repaired)
+
+
+def _buffers(path: Path, column: Any) -> Iterator[Any]:
+    """The bytes of each value, not copied; None where it is null."""
+    arrow = pyarrow(path)
+    if arrow.types.is_dictionary(column.type):
+        values = list(_buffers(path, column.dictionary))
+        for index in column.indices:
+            yield values[index.as_py()] if index.is_valid else None
+        return
+    # As bytes: text may have invalid UTF-8, which is ours to repair.
+    raw = column.cast(arrow.large_binary())
+    raw.validate(full=True)
+    for value in raw:
+        yield value.as_buffer()

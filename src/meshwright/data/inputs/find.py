@@ -1,0 +1,112 @@
+"""Which files the inputs are: files, directories, saved datasets and patterns, in an order that never changes."""
+
+import glob
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from meshwright.data.errors import DataError
+from meshwright.data.inputs.saved import saved_files
+from meshwright.data.inputs.streams import COMPRESSED
+
+DEFAULT_SUFFIXES = (".txt", ".jsonl", ".parquet")
+# Uncompressed, .json is mostly not one object a line.
+DEFAULT_PACKED = (".json.gz", ".json.zst")
+TABLES = (".parquet", ".arrow")
+UNSUPPORTED = (".xz", ".bz2", ".zip", ".tar", ".tgz", ".bin", ".idx")
+
+
+def format_of(path: Path) -> str:
+    """Suffix of a file without that of its compression."""
+    return path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+
+
+def find_files(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> list[Path]:
+    """Files named by ``inputs``: files, directories (searched through, in sorted order) and glob patterns.
+
+    Directories yield files whose name ends in one of ``suffixes``, also with .gz or .zst after it (default: .txt,
+    .jsonl, .parquet, .json.gz, .json.zst), without those whose name or directory starts with a dot; links are
+    followed, each directory is searched once. A directory that Hugging Face datasets saved yields its data files. A
+    file named itself is taken whatever its suffix. Each file comes once, where it was first named, whatever its names.
+
+    Raises:
+        DataError: an input is missing, matches nothing, is not a regular file, or is of a format that is not read.
+    """
+    wanted = tuple(suffix if suffix.startswith(".") else f".{suffix}" for suffix in suffixes)
+    found: dict[str, Path] = {}
+    for item in inputs:
+        for path in _matches(str(item)):
+            for file in _in_directory(path, wanted) if path.is_dir() else [path]:
+                found.setdefault(os.path.realpath(file), _checked(file))
+    return list(found.values())
+
+
+def _matches(item: str) -> list[Path]:
+    if os.path.lexists(item):
+        return [Path(item)]
+    if not glob.has_magic(item):
+        raise DataError(f"{item}: no such file or directory")
+    matches = sorted(glob.glob(item, recursive=True))
+    if not matches:
+        raise DataError(f"{item}: the pattern matches nothing")
+    return [Path(match) for match in matches]
+
+
+def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    plain = suffixes or DEFAULT_SUFFIXES
+    packed = [f"{suffix}{end}" for suffix in plain for end in COMPRESSED]
+    endings = (*plain, *packed, *(() if suffixes else DEFAULT_PACKED))
+    others: Counter[str] = Counter()
+    chosen = []
+    for files, is_saved in _searched(directory):
+        for path in files:
+            if is_saved or path.name.endswith(endings):
+                chosen.append(path)
+            elif path.suffix and path.suffix not in UNSUPPORTED:
+                others[path.suffix] += 1
+    if not chosen:
+        known = ", ".join(f"{suffix} ({count})" for suffix, count in others.most_common(3))
+        hint = f"; it has {known}: choose with --suffix" if known else ""
+        names = " or ".join(filter(None, [", ".join(plain[:-1]), plain[-1]]))
+        raise DataError(f"{directory}: no file ends in {names}{hint}")
+    return sorted(chosen)
+
+
+def _searched(top: Path) -> Iterator[tuple[list[Path], bool]]:
+    """Files of a directory and of those below it, and whether they are those of a saved dataset."""
+    seen: set[tuple[int, int]] = set()
+    for name, below, files in os.walk(top, onerror=_raise, followlinks=True):
+        directory = Path(name)
+        status = directory.stat()
+        identity = (status.st_dev, status.st_ino)
+        saved = saved_files(directory) if identity not in seen else []
+        if identity in seen or saved is not None:
+            below.clear()
+        seen.add(identity)
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        if saved is not None:
+            yield saved, True
+        else:
+            yield [directory / file for file in files if not file.startswith(".")], False
+
+
+def _raise(error: OSError) -> None:
+    raise DataError(f"{error.filename}: cannot be searched: {error.strerror}")
+
+
+def _checked(path: Path) -> Path:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise DataError(f"{path}: not a regular file; inputs are read more than once, so write it to one")
+    if path.suffix == ".mindrecord":
+        raise DataError(f"{path}: holds token ids already: `meshwright data import` reads it")
+    kind = format_of(path)
+    if kind in UNSUPPORTED or (kind in TABLES and path.suffix in COMPRESSED):
+        packed = path.suffix if path.suffix in COMPRESSED and kind in TABLES else kind
+        raise DataError(f"{path}: {packed} files are not read; give text, .jsonl (also .gz, .zst), .parquet or .arrow")
+    return path
