@@ -75,7 +75,7 @@ def test_cut_files_give_each_line_once(source: Path, monkeypatch: pytest.MonkeyP
     for size in (1, 37, 200, 10**6):
         monkeypatch.setattr(shards, "SHARD_BYTES", size)
         parts = [part for shard in plan_shards(files) for part in shard.parts]
-        texts = [(found.path, found.byte) for found in read_parts(parts, text_key="text", tally=Tally())]
+        texts = [(found.path, found.at) for found in read_parts(parts, text_key="text", tally=Tally())]
         whole = whole or texts
         assert texts == whole
     assert len(whole) == 60
