@@ -15,9 +15,10 @@ from tokenizers import Tokenizer, models
 import mindrecord_files
 from meshwright.cli import main
 from meshwright.data.corpus import find_files
-from meshwright.data.dataset import TokenDataset
+from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
+from meshwright.data.loss_mask import open_mask
 from meshwright.data.mindrecord import open_mindrecord
 from meshwright.data.mindrecord_import import import_mindrecord
 
@@ -101,45 +102,107 @@ def test_the_tokenizer_that_made_the_ids_travels_along(
     assert "document 0, token 0, not in the loss: 'o'" in capsys.readouterr().out
 
 
-def test_labels_that_follow_are_kept_and_masks_are_refused(records: Path, tmp_path: Path) -> None:
-    source = records / "mcore_4cols.mindrecord"
-    with pytest.raises(DataError, match=r"mcore_4cols.mindrecord: row 1: column 'loss_mask' masks 1 of 16 positions"):
-        import_mindrecord(source, tmp_path / "corpus", vocab_size=64)
-    assert [path.name for path in tmp_path.iterdir()] == ["records"]
-    report = import_mindrecord(source, tmp_path / "corpus", vocab_size=64, ignore=["loss_mask"])
-    assert report.columns["loss_mask"] == "left out by --ignore"
-    data = IndexedDataset(tmp_path / "corpus")
-    for number, row in enumerate(EXPECTED["mcore_4cols.mindrecord"]):
-        ids = row["input_ids"]["ndarray"] + row["labels"]["ndarray"][-1:]
-        assert data.sequence(number).tolist() == ids
+def documents(prefix: Path) -> list[tuple[list[int], list[int]]]:
+    """Ids of each document, and its part of the loss mask as 0 and 1."""
+    data = IndexedDataset(prefix)
+    ends = np.cumsum(data.lengths)
+    mask = open_mask(prefix, len(data.tokens))
+    assert mask is not None
+    return [
+        (data.sequence(number).tolist(), mask.read(int(ends[number] - length), int(length)).astype(int).tolist())
+        for number, length in enumerate(data.lengths)
+    ]
 
 
-def test_labels_that_say_more_than_the_ids_are_refused(records: Path, tmp_path: Path) -> None:
-    source = records / "sft_two_cols.mindrecord"
-    with pytest.raises(DataError, match=r"row 0: column 'labels' leaves 4 of 16 positions out of the loss"):
-        import_mindrecord(source, tmp_path / "corpus", vocab_size=64)
-    report = import_mindrecord(source, tmp_path / "corpus", vocab_size=64, ignore=["labels"])
-    assert (report.documents, report.tokens) == (6, 96)
+def test_rows_of_four_columns_keep_every_label_and_what_is_supervised(records: Path, tmp_path: Path) -> None:
+    report = import_mindrecord(records / "mcore_4cols.mindrecord", tmp_path / "corpus", vocab_size=64)
+    wanted = [{name: row[name]["ndarray"] for name in row} for row in EXPECTED["mcore_4cols.mindrecord"]]
+    found = documents(tmp_path / "corpus")
+    assert found == [(row["input_ids"] + row["labels"][-1:], [0, *row["loss_mask"]]) for row in wanted]
+    assert (report.documents, report.tokens, report.supervised_tokens) == (12, 204, 174)
+    # A sample of 16 tokens starts where a row does at every 17th: there the stream gives back the row itself.
+    tokens, labels = TokenDataset([tmp_path / "corpus"], 16).batch(np.array([0]))
+    assert tokens[0].tolist() == wanted[0]["input_ids"]
+    assert labels[0].tolist() == wanted[0]["labels"]
+    tokens, labels = TokenDataset([tmp_path / "corpus"], 17, pad_last=True).batch(np.arange(12))
+    for row in range(12):
+        assert tokens[row, :16].tolist() == wanted[row]["input_ids"]
+        masked = zip(wanted[row]["labels"], wanted[row]["loss_mask"], strict=True)
+        assert labels[row].tolist() == [label if keep else IGNORED for label, keep in masked] + [IGNORED]
 
 
 COLUMNS = {"input_ids": "int32", "labels": "int64", "attention_mask": "int32", "position_ids": "int32"}
-ALIGNED = [[5, 6, 7], [5, 6, 7], [1, 1, 1], [0, 1, 2]]
+PLAIN = [[5, 6, 7], [5, 6, 7], [1, 1, 1], [0, 1, 2]]
 
 
-def test_columns_that_say_nothing_more_are_redundant(tmp_path: Path) -> None:
-    mindrecord_files.write(tmp_path / "r", COLUMNS, [ALIGNED, [[1], [1], [1], [0]], [[], [], [], []]])
-    report = import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=8)
-    assert IndexedDataset(tmp_path / "corpus").lengths.tolist() == [3, 1, 0]
-    assert report.columns["labels"] == "redundant: equal to input_ids"
+def test_labels_in_place_become_a_mask_and_padding_goes(tmp_path: Path) -> None:
+    rows = [
+        [[5, 6, 7, 1, 0, 0], [-100, -100, 7, 1, -100, -100], [1, 1, 1, 1, 0, 0], [0, 1, 2, 3, 4, 5]],
+        [[0, 0, 4, 3, 2], [-100, -100, 4, -100, 2], [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]],
+        [[9, 8, 3, 3, 3], [-100, 8, -100, -100, -100], [1, 1, 1, 1, 1], [0, 1, 0, 0, 5]],
+        [[9, 8], [-100, -100], [1, 1], [0, 1]],
+        [[], [], [], []],
+        PLAIN,
+    ]
+    mindrecord_files.write(tmp_path / "r", COLUMNS, rows)
+    report = import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=10)
+    assert documents(tmp_path / "corpus") == [
+        ([5, 6, 7, 1], [0, 0, 1, 1]),
+        ([4, 3, 2], [0, 0, 1]),
+        ([9, 8], [0, 1]),
+        ([5, 6, 7], [0, 1, 1]),
+    ]
+    assert (report.rows, report.empty_rows, report.supervised_tokens) == (6, 2, 6)
+
+
+def test_packed_rows_are_divided_where_positions_start_anew(tmp_path: Path) -> None:
+    columns = {"input_ids": "int32", "labels": "int32", "loss_mask": "int32", "position_ids": "int32"}
+    rows = [
+        [[5, 6, 7, 2, 3, 0, 0], [6, 7, 2, 3, 4, 0, 0], [0, 1, 0, 1, 1, 0, 0], [0, 1, 2, 0, 1, 0, 1]],
+        [[5, 6, 0], [6, 7, 0], [1, 1, 0], [0, 1, 2]],
+    ]
+    mindrecord_files.write(tmp_path / "r", columns, rows)
+    report = import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=10)
+    assert documents(tmp_path / "corpus") == [
+        ([5, 6, 7], [0, 0, 1]),
+        ([2, 3, 4], [0, 1, 1]),
+        ([5, 6, 7], [0, 1, 1]),
+    ]
+    assert report.columns["position_ids"] == "start anew inside 1 rows, which became several documents"
+
+
+def test_how_labels_stand_is_told_by_the_rows_or_by_the_user(tmp_path: Path) -> None:
+    columns = {"input_ids": "int32", "labels": "int32"}
+    silent = [[1, 2, 3], [-100, -100, 3]]
+    for name, row, ahead in (("ahead", [[4, 5, 6], [5, 6, 7]], True), ("in-place", [[4, 5, 6], [4, 5, 6]], False)):
+        mindrecord_files.write(tmp_path / name, columns, [silent, row])
+        import_mindrecord(tmp_path / name, tmp_path / f"{name}.told", vocab_size=10)
+        assert len(documents(tmp_path / f"{name}.told")[0][0]) == 3 + ahead
+    mindrecord_files.write(tmp_path / "silent", columns, [silent])
+    with pytest.raises(DataError, match=r"no row tells whether labels .*; say --labels in-place or --labels ahead"):
+        import_mindrecord(tmp_path / "silent", tmp_path / "corpus", vocab_size=10)
+    source, options = str(tmp_path / "silent"), ["--vocab-size", "10", "--labels"]
+    assert main(["data", "import", source, "--output", str(tmp_path / "a"), *options, "ahead"]) == 0
+    assert main(["data", "import", source, "--output", str(tmp_path / "b"), *options, "in-place"]) == 0
+    assert documents(tmp_path / "a") == [([1, 2, 3, 3], [0, 0, 0, 1])]
+    assert documents(tmp_path / "b") == [([1, 2, 3], [0, 0, 1])]
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([[5, 6], [6, 7], [1, 1], [0, 1]], "row 1: column 'labels' is neither input_ids nor the ids that follow"),
-        ([[5, 6], [5], [1, 1], [0, 1]], "row 1: column 'labels' is neither"),
-        ([[5, 6], [5, 6], [1, 0], [0, 1]], "row 1: column 'attention_mask' masks 1 of 2 positions"),
-        ([[5, 6], [5, 6], [1, 1], [0, 0]], "row 1: column 'position_ids' does not count from 0"),
+        (
+            [[5, 6], [6, 7], [1, 1], [0, 1]],
+            r"row 1: column 'labels' has 6 at position 0, which is not the id there \(5\)",
+        ),
+        ([[5, 6], [5], [1, 1], [0, 1]], r"row 1: column 'labels' has another shape than input_ids: \[1\], not \[2\]"),
+        (
+            [[5, 6, 7], [5, 6, 7], [1, 0, 1], [0, 1, 2]],
+            "row 1: column 'attention_mask' masks position 1, which is not at",
+        ),
+        ([[5, 6], [5, 6], [1, 0], [0, 1]], "row 1: column 'labels' supervises position 1, which attention_mask calls"),
+        ([[5, 6], [5, 6], [1, 2], [0, 1]], "row 1: column 'attention_mask' has 2 at position 1; known are 0 and 1"),
+        ([[5, 6], [5, 6], [1, 1], [0, 5]], "row 1: column 'position_ids' has 5 at position 1: neither goes on nor"),
         (
             [[5, 8], [5, 8], [1, 1], [0, 1]],
             "row 1: column 'input_ids': position 1 is id 8, outside the vocabulary of 8",
@@ -148,10 +211,39 @@ def test_columns_that_say_nothing_more_are_redundant(tmp_path: Path) -> None:
     ],
 )
 def test_a_row_that_does_not_fit_is_named_and_nothing_is_written(tmp_path: Path, row: Any, message: str) -> None:
-    mindrecord_files.write(tmp_path / "r", COLUMNS, [ALIGNED, row])
+    mindrecord_files.write(tmp_path / "r", COLUMNS, [PLAIN, row])
     with pytest.raises(DataError, match=message):
         import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "r.db"]
+
+
+def test_masks_without_a_meaning_and_rows_without_a_label_are_refused(tmp_path: Path) -> None:
+    for columns, row, message in [
+        (["input_ids", "loss_mask"], [[5, 6], [0, 1]], "'loss_mask' masks positions, but there are no labels that it"),
+        (
+            ["input_ids", "labels", "loss_mask"],
+            [[5, 6, 7], [5, 6, 7], [0, 1, 1]],
+            "'loss_mask' masks positions, but labels in",
+        ),
+        (["input_ids", "labels"], [[5, 6], [-100, -100]], "no row tells"),
+    ]:
+        mindrecord_files.write(tmp_path / "r", dict.fromkeys(columns, "int32"), [row])
+        with pytest.raises(DataError, match=message):
+            import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=8)
+        for path in tmp_path.iterdir():
+            path.unlink()
+    mindrecord_files.write(tmp_path / "r", {"input_ids": "int32", "labels": "int32"}, [[[5, 6], [-100, -100]]])
+    with pytest.raises(DataError, match="no row supervises anything"):
+        import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=8, ahead=True)
+
+
+def test_labels_that_are_other_ids_are_refused(records: Path, tmp_path: Path) -> None:
+    source = records / "sft_two_cols.mindrecord"
+    message = r"row 0: column 'labels' has 15 at position 4, which is not the id there \(43\) nor the one that follows"
+    with pytest.raises(DataError, match=message):
+        import_mindrecord(source, tmp_path / "corpus", vocab_size=64)
+    report = import_mindrecord(source, tmp_path / "corpus", vocab_size=64, ignore=["labels"])
+    assert (report.documents, report.tokens, report.supervised_tokens) == (6, 96, None)
 
 
 def truncate(path: Path) -> None:
@@ -204,7 +296,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: mindrecord_files.edit_header(path, lambda content: content.update(header_size=-1)),
         "page 0 says it uses 408 bytes of 32768 from -1",
     ),
-    "float ids": (set_type("float32"), r"column 'input_ids' is float32 \[-1\]; token ids are int32 or int64"),
+    "float ids": (set_type("float32"), r"column 'input_ids' is float32 \[-1\]; legal are int32, int64 in one"),
     "unknown type": (set_type("int8"), r"column 'input_ids' is int8"),
     "length of a row": (lambda path: overwrite(path, (16 << 10) + 34, b"\x07"), "row 1: damaged: byte 16418 gives"),
     "count of a row": (
@@ -241,7 +333,7 @@ def test_a_set_with_a_file_missing_or_of_another_set_is_refused(records: Path, t
 def test_columns_without_a_place_and_wrong_ignores_are_refused(records: Path, tmp_path: Path) -> None:
     mindrecord_files.write(tmp_path / "r", {"input_ids": "int32", "domain": "int32"}, [[[1, 2], [7]]])
     for ignore, message in [
-        ([], r"column 'domain' \(int32 \[-1\]\) has no place in a token file; --ignore domain imports"),
+        ([], r"column 'domain' \(int32 \[-1\]\) is not known; .*; --ignore domain imports the others"),
         (["domian"], "cannot ignore column 'domian'"),
         (["input_ids"], "cannot ignore column 'input_ids'"),
     ]:

@@ -15,6 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="COLUMN", help="leave out a column that training would need"
     )
+    parser.add_argument(
+        "--labels",
+        choices=("in-place", "ahead"),
+        help="labels are the ids in their places, or those that follow (told by the rows)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -28,13 +33,22 @@ def run(args: argparse.Namespace) -> None:
         vocab_size=args.vocab_size,
         tokenizer=args.tokenizer,
         ignore=args.ignore,
+        ahead=None if args.labels is None else args.labels == "ahead",
         show_progress=True,
     )
     if args.json:
         print(json.dumps(asdict(report), indent=2))
         return
     print(f"read {', '.join(report.files)}")
-    print(f"{report.documents} rows as documents, {report.tokens} tokens ({report.dtype})")
+    print(f"{report.rows} rows as {report.documents} documents, {report.tokens} tokens ({report.dtype})")
+    if report.supervised_tokens is not None:
+        share = report.supervised_tokens / report.tokens
+        print(f"{report.supervised_tokens} of the tokens ({share:.1%}) are supervised")
+    if report.empty_rows:
+        print(f"left out: {report.empty_rows} rows without a supervised token")
     for name, outcome in report.columns.items():
         print(f"  column {name}: {outcome}")
-    print(f"wrote {report.output}.bin .idx{' .tokenizer.json' if args.tokenizer else ''}")
+    files = [".bin", ".idx"]
+    files += [".mask"] if report.supervised_tokens is not None else []
+    files += [".tokenizer.json"] if args.tokenizer else []
+    print(f"wrote {report.output}{' '.join(files)}")

@@ -1,4 +1,4 @@
-"""MindRecord files to a pair of token files: every row a document."""
+"""MindRecord files to a pair of token files and, where rows have labels, a loss mask."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedWriter, bin_path, idx_path, strip_suffix
+from meshwright.data.loss_mask import mask_path
 from meshwright.data.mindrecord import open_mindrecord
 from meshwright.data.mindrecord_tokens import RowTokens
 from meshwright.data.progress import Progress
@@ -20,6 +21,8 @@ class ImportReport:
     Attributes:
         files: the record files, in the order in which they were read.
         columns: by name, what became of it.
+        supervised_tokens: tokens that the loss mask leaves in the loss; None where there is no mask.
+        empty_rows: rows that supervise nothing, and so gave no document.
     """
 
     output: str
@@ -28,6 +31,9 @@ class ImportReport:
     tokens: int
     dtype: str
     columns: dict[str, str]
+    supervised_tokens: int | None
+    rows: int
+    empty_rows: int
 
 
 def import_mindrecord(
@@ -37,9 +43,10 @@ def import_mindrecord(
     vocab_size: int | None = None,
     tokenizer: str | Path | None = None,
     ignore: Collection[str] = (),
+    ahead: bool | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
-    """Write ``output``.bin/.idx, and ``output``.tokenizer.json where a tokenizer is given.
+    """Write ``output``.bin/.idx, ``output``.mask where rows have labels, and ``output``.tokenizer.json if one is given.
 
     The files get their names when all rows are written; on any error nothing is left behind. Memory is that of one
     row and of 4 bytes per document.
@@ -49,6 +56,7 @@ def import_mindrecord(
         vocab_size: ids are below it; it decides the dtype.
         tokenizer: the tokenizer.json that made the ids: to take ``vocab_size`` from, and to decode them later.
         ignore: columns to leave out although training would need them.
+        ahead: whether labels are the ids that follow; None to be told by the rows.
 
     Raises:
         DataError: a file is damaged, a column cannot be kept, an id is outside the vocabulary, or the output exists.
@@ -62,16 +70,21 @@ def import_mindrecord(
     records = open_mindrecord(source)
     if not records.rows:
         raise DataError(f"{records.shards[0].path}: has no rows")
-    row_tokens = RowTokens(records, size, ignore)
+    row_tokens = RowTokens(records, size, ignore=ignore, ahead=ahead)
     total = sum(page.used for shard in records.shards for page in shard.header.pages.values())
     output.parent.mkdir(parents=True, exist_ok=True)
+    supervised = 0
     with (
-        IndexedWriter(output, vocab_size=size) as writer,
+        IndexedWriter(output, vocab_size=size, masked=row_tokens.masked) as writer,
         Progress("importing", total, show=show_progress) as progress,
     ):
-        for row in records.read(row_tokens.columns):
-            writer.add_document(row_tokens(row))
-            progress.update(total * writer.documents // records.rows)
+        for number, row in enumerate(records.read(row_tokens.columns), 1):
+            for document in row_tokens(row):
+                writer.add_document(document.tokens, document.supervised)
+                supervised += 0 if document.supervised is None else int(document.supervised.sum())
+            progress.update(total * number // records.rows)
+        if not writer.documents:
+            raise DataError(f"{records.shards[0].path}: no row supervises anything: there is nothing to learn")
         if text_tokenizer is not None:
             tokenizer_path(output).write_bytes(text_tokenizer.body)
     return ImportReport(
@@ -81,6 +94,9 @@ def import_mindrecord(
         tokens=writer.tokens,
         dtype=writer.dtype.name,
         columns=row_tokens.outcome(),
+        supervised_tokens=supervised if row_tokens.masked else None,
+        rows=records.rows,
+        empty_rows=row_tokens.empty_rows,
     )
 
 
@@ -88,7 +104,7 @@ def _check_output(output: Path) -> None:
     if output.is_dir():
         raise DataError(f"{output}: is a directory; give a prefix, such as {output / 'corpus'}")
     held_out = Path(f"{output}{EVAL_SUFFIX}")
-    pairs = (bin_path(output), idx_path(output), bin_path(held_out), idx_path(held_out))
-    for path in (*pairs, tokenizer_path(output), record_path(output)):
+    files = (bin_path(output), idx_path(output), mask_path(output), bin_path(held_out), idx_path(held_out))
+    for path in (*files, tokenizer_path(output), record_path(output)):
         if path.exists():
             raise DataError(f"{path}: exists already; remove that corpus, or choose another --output")

@@ -1,114 +1,155 @@
-"""What of a MindRecord row a token file can hold.
+"""From a MindRecord row to documents: which ids are written, and which of them are supervised.
 
-Token files say which ids come in which order, and training supervises all of them. A column that says no more than
-that is left out without loss; any other is refused by name, unless the caller chose to do without it.
+Every column must say something that documents and a loss mask can hold; any other is refused by name, unless the caller
+chose to do without it.
 """
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.data.dataset import IGNORED
 from meshwright.data.errors import DataError
+from meshwright.data.loss_mask import Bools
 from meshwright.data.mindrecord import MindRecord, Row
-from meshwright.data.mindrecord_values import INTEGERS
+from meshwright.data.mindrecord_labels import (
+    LABELS,
+    LOSS,
+    POSITIONS,
+    TOKENS,
+    Bounds,
+    Ids,
+    LabelledRow,
+    column,
+    documents,
+    labels_are_ahead,
+    refusal,
+    zeros_and_ones,
+)
+from meshwright.data.mindrecord_values import FLOATS, INTEGERS
 
-TOKENS, LABELS, POSITIONS = "input_ids", "labels", "position_ids"
-MASKS = ("loss_mask", "attention_mask")
+ATTENTION = "attention_mask"
 
-Ids = npt.NDArray[np.integer[Any]]
+
+@dataclass(frozen=True)
+class RowDocument:
+    """Ids of one document, integer [tokens], and whether each is supervised, bool [tokens]; None where no row says."""
+
+    tokens: Ids
+    supervised: Bools | None
 
 
 class RowTokens:
-    """Turns rows into token ids, one call per row.
+    """Turns rows into documents, one call per row.
 
     Attributes:
         columns: the columns that have to be read.
+        masked: whether rows say which tokens are supervised.
+        empty_rows: rows so far that gave no document: they supervise nothing.
     """
 
-    def __init__(self, records: MindRecord, vocab_size: int, ignore: Collection[str]) -> None:
-        """Check the schema.
+    def __init__(
+        self, records: MindRecord, vocab_size: int, *, ignore: Collection[str] = (), ahead: bool | None = None
+    ) -> None:
+        """Check the schema, and read rows until they tell how labels stand.
+
+        Args:
+            ahead: whether labels are the ids that follow; None to be told by the rows.
 
         Raises:
-            DataError: there is no one-dimensional integer column ``input_ids``, a column has no place in a token file,
-                or one to ignore is not there or is needed.
+            DataError: there is no one-dimensional integer column ``input_ids``, a column has no place in a corpus, one
+                to ignore is not there or is needed, or labels are not the ids of their row.
         """
-        path, schema = records.shards[0].path, records.columns
-        listed = ", ".join(f"{column.name} ({column})" for column in schema.values())
-        if TOKENS not in schema:
-            raise DataError(f"{path}: no column {TOKENS!r} with token ids; it has {listed}")
-        tokens = schema[TOKENS]
-        if tokens.type not in INTEGERS or tokens.shape is None or len(tokens.shape) != 1:
-            raise DataError(f"{path}: column {TOKENS!r} is {tokens}; token ids are int32 or int64 in one dimension")
-        for name in ignore:
-            if name not in schema or name == TOKENS:
-                raise DataError(f"{path}: cannot ignore column {name!r}; it has {listed}, and {TOKENS} is needed")
-        self.columns = tuple(name for name in schema if name not in ignore)
-        for name in self.columns:
-            if name not in (TOKENS, LABELS, POSITIONS, *MASKS):
-                raise DataError(
-                    f"{path}: column {name!r} ({schema[name]}) has no place in a token file; "
-                    f"--ignore {name} imports the tokens without it"
-                )
+        self.columns = _chosen_columns(records, ignore)
+        self.masked = LABELS in self.columns
+        if ahead is None and self.masked:
+            ahead = labels_are_ahead(records, self.columns)
+        self.empty_rows = self._packed_rows = 0
+        self._ahead = bool(ahead)
         self._vocab_size = vocab_size
-        self._ignored = tuple(name for name in schema if name in ignore)
-        self._shifted: bool | None = None
+        self._ignored = tuple(name for name in records.columns if name in ignore)
 
-    def __call__(self, row: Row) -> Ids:
-        """Token ids of one row, integer [tokens]; one more than ``input_ids`` has where ``labels`` are shifted by one.
+    def __call__(self, row: Row) -> list[RowDocument]:
+        """The documents of a row: one, several where its positions start anew, none where it supervises nothing.
 
         Raises:
-            DataError: an id is outside the vocabulary, or a column says what a token file cannot hold.
+            DataError: an id is outside the vocabulary, or columns contradict each other.
         """
-        tokens = np.asarray(row.values[TOKENS])
-        for name in self.columns:
-            value = np.asarray(row.values[name])
-            if name in MASKS and not (value.shape == tokens.shape and value.all()):
-                raise _refusal(row, name, f"masks {int((value == 0).sum())} of {value.size} positions")
-            if name == POSITIONS and not np.array_equal(value, np.arange(len(tokens))):
-                raise _refusal(row, name, "does not count from 0 through the row")
-        if LABELS in self.columns:
-            tokens = self._with_labels(row, tokens, np.asarray(row.values[LABELS]))
-        self._check_ids(row, tokens)
-        return tokens
+        part = self._without_padding(row)
+        labelled = LabelledRow(row, ahead=self._ahead) if self.masked else None
+        if labelled is not None:
+            labelled.check(part)
+        elif LOSS in self.columns and not zeros_and_ones(row, LOSS).all():
+            raise refusal(row, LOSS, "masks positions, but there are no labels that it could be for")
+        found = []
+        for start, stop in documents(row, part):
+            tokens, supervised = np.asarray(row.values[TOKENS])[start:stop], None
+            if labelled is not None:
+                tokens, supervised = labelled.document(start, stop)
+            if len(tokens) or labelled is None:
+                self._check(row, start, tokens)
+                found.append(RowDocument(tokens, supervised))
+        self.empty_rows += not found
+        self._packed_rows += len(found) > 1
+        return found
 
     def outcome(self) -> dict[str, str]:
         """What became of each column, after all rows."""
-        labels = "the ids that follow input_ids; the last one is kept" if self._shifted else "equal to input_ids"
+        stand = "the ids that follow" if self._ahead else "the ids in their places"
+        packed = f"start anew inside {self._packed_rows} rows, which became several documents"
         kept = {
             TOKENS: "written",
-            LABELS: f"redundant: {labels}",
-            POSITIONS: "redundant: counts from 0 in every row",
-            **dict.fromkeys(MASKS, "redundant: masks nothing"),
+            LABELS: f"{stand}, or {IGNORED}: written as loss mask",
+            LOSS: "written as loss mask" if self.masked else "redundant: masks nothing",
+            ATTENTION: "what it masks was left out",
+            POSITIONS: packed if self._packed_rows else "redundant: counts from 0 in every row",
         }
         return {name: kept[name] for name in self.columns} | dict.fromkeys(self._ignored, "left out by --ignore")
 
-    def _with_labels(self, row: Row, tokens: Ids, labels: Ids) -> Ids:
-        """Labels are the same ids (the model shifts them), or the ids that follow; all rows alike."""
-        if self._shifted is not True and np.array_equal(labels, tokens):
-            self._shifted = False
-            return tokens
-        follows = labels.shape == tokens.shape and len(labels) > 0 and np.array_equal(labels[:-1], tokens[1:])
-        if self._shifted is not False and follows and labels[-1] != IGNORED:
-            self._shifted = True
-            return np.append(tokens, labels[-1:])
-        if left_out := int((labels == IGNORED).sum()):
-            raise _refusal(row, LABELS, f"leaves {left_out} of {labels.size} positions out of the loss ({IGNORED})")
-        raise _refusal(row, LABELS, f"is neither {TOKENS} nor the ids that follow them, as in the rows before")
+    def _without_padding(self, row: Row) -> Bounds:
+        """Where the ids of a row start and stop that attention sees."""
+        if ATTENTION not in self.columns:
+            return 0, len(np.asarray(row.values[TOKENS]))
+        seen = zeros_and_ones(row, ATTENTION)
+        places = np.flatnonzero(seen)
+        start, stop = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+        if stop - start > len(places):
+            inside = start + int(seen[start:stop].argmin())
+            raise refusal(row, ATTENTION, f"masks position {inside}, which is not at an end of the row")
+        return start, stop
 
-    def _check_ids(self, row: Row, tokens: Ids) -> None:
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self._vocab_size:
-            at = int(np.flatnonzero((tokens < 0) | (tokens >= self._vocab_size))[0])
+    def _check(self, row: Row, start: int, tokens: Ids) -> None:
+        """Check the ids of a document, and that its positions count from 0 or go on through the padding before it."""
+        if POSITIONS in self.columns and len(tokens) and (found := column(row, POSITIONS)[start]) not in (0, start):
+            raise refusal(row, POSITIONS, f"has {found} at position {start}: neither goes on nor starts anew from 0")
+        wrong = (tokens < 0) | (tokens >= self._vocab_size)
+        if wrong.any():
+            at = int(wrong.argmax())
             raise DataError(
-                f"{row}: column {TOKENS!r}: position {at} is id {tokens[at]}, outside the vocabulary of "
+                f"{row}: column {TOKENS!r}: position {start + at} is id {tokens[at]}, outside the vocabulary of "
                 f"{self._vocab_size}"
             )
 
 
-def _refusal(row: Row, name: str, problem: str) -> DataError:
-    return DataError(
-        f"{row}: column {name!r} {problem}, and training supervises every token of a token file; "
-        f"--ignore {name} imports the tokens without it"
-    )
+def _chosen_columns(records: MindRecord, ignore: Collection[str]) -> tuple[str, ...]:
+    """The columns to read; all are understood, and arrays of the type that they need."""
+    path, schema = records.shards[0].path, records.columns
+    listed = ", ".join(f"{column.name} ({column})" for column in schema.values())
+    if TOKENS not in schema:
+        raise DataError(f"{path}: no column {TOKENS!r} with token ids; it has {listed}")
+    for name in ignore:
+        if name not in schema or name == TOKENS:
+            raise DataError(f"{path}: cannot ignore column {name!r}; it has {listed}, and {TOKENS} is needed")
+    chosen = tuple(name for name in schema if name not in ignore)
+    for name in chosen:
+        kind = schema[name]
+        if name not in (TOKENS, LABELS, POSITIONS, LOSS, ATTENTION):
+            raise DataError(
+                f"{path}: column {name!r} ({kind}) is not known; known are {TOKENS}, {LABELS}, {LOSS}, {ATTENTION} "
+                f"and {POSITIONS}; --ignore {name} imports the others without it"
+            )
+        legal = (*INTEGERS, *FLOATS) if name in (LOSS, ATTENTION) else tuple(INTEGERS)
+        if kind.type not in legal or kind.shape is None or len(kind.shape) != 1:
+            raise DataError(f"{path}: column {name!r} is {kind}; legal are {', '.join(legal)} in one dimension")
+    return chosen

@@ -1,0 +1,149 @@
+"""Labels of MindRecord rows as a loss mask.
+
+Labels stand in one of two ways, and all rows of a data set alike. In place, ``labels[t]`` is ``input_ids[t]`` and the
+model moves them by one: the older models of MindSpore Transformers, and Hugging Face. Ahead, ``labels[t]`` is
+``input_ids[t + 1]`` and ``loss_mask[t]`` is for that label: Megatron, and the newer models. There the last label of a
+document may be an id that ``input_ids`` does not have.
+"""
+
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.data.dataset import IGNORED
+from meshwright.data.errors import DataError
+from meshwright.data.loss_mask import Bools
+from meshwright.data.mindrecord import MindRecord, Row
+
+TOKENS, LABELS, LOSS, POSITIONS = "input_ids", "labels", "loss_mask", "position_ids"
+
+Ids = npt.NDArray[np.integer[Any]]
+Bounds = tuple[int, int]
+
+
+class LabelledRow:
+    """The ids and labels of a row.
+
+    Attributes:
+        tokens: ``input_ids``, integer [tokens].
+        labels: integer [tokens].
+        wanted: whether ``labels`` and ``loss_mask`` supervise each label, bool [tokens].
+    """
+
+    def __init__(self, row: Row, *, ahead: bool) -> None:
+        """Take the columns. Raises DataError where they are not of one length, or ``loss_mask`` is no mask."""
+        self.row, self._ahead = row, ahead
+        self.tokens, self.labels = np.asarray(row.values[TOKENS]), column(row, LABELS)
+        self.wanted = self.labels != IGNORED
+        if LOSS in row.values:
+            self.wanted &= zeros_and_ones(row, LOSS)
+
+    def first_other(self) -> int | None:
+        """The first position with a supervised label that is not the id it should be."""
+        wrong = self.wanted & (self.labels != self._targets())
+        return int(wrong.argmax()) if wrong.any() else None
+
+    def other_id(self, more: str) -> DataError:
+        """The error of that position."""
+        at = self.first_other()
+        stands = "that follows" if self._ahead else "there"
+        problem = f"has {self.labels[at]} at position {at}, which is not the id {stands} ({self._targets()[at]}) {more}"
+        return refusal(self.row, LABELS, problem)
+
+    def check(self, part: Bounds) -> None:
+        """Check that labels are the ids they should be, and only those of ``part`` supervised: the rest is padding.
+
+        Raises:
+            DataError: they are not.
+        """
+        if not self._ahead and LOSS in self.row.values and not zeros_and_ones(self.row, LOSS).all():
+            raise refusal(self.row, LOSS, "masks positions, but labels in place do not tell whose label that is")
+        padding = self.wanted.copy()
+        padding[slice(*part)] = False
+        if padding.any():
+            problem = f"supervises position {padding.argmax()}, which attention_mask calls padding"
+            raise refusal(self.row, LABELS, problem)
+        if self.first_other() is not None:
+            raise self.other_id("as in the rows before")
+        if not self._ahead:
+            # Nothing comes before the first id that could predict it.
+            self.wanted[part[0] : part[0] + 1] = False
+
+    def document(self, start: int, stop: int) -> tuple[Ids, Bools]:
+        """One document up to its last supervised id: what follows that cannot change its loss.
+
+        Returns:
+            Its ids, integer [tokens], and whether each is supervised, bool [tokens].
+        """
+        stop = start + _last(self.wanted[start:stop]) + 1
+        tokens, wanted = self.tokens[start:stop], self.wanted[start:stop]
+        if stop == start or not self._ahead:
+            return tokens, wanted
+        return np.append(tokens, self.labels[stop - 1]), np.append(False, wanted)
+
+    def _targets(self) -> Ids:
+        """What labels should be. Of those ahead, the last supervised one of a document can be anything."""
+        if not self._ahead:
+            return self.tokens
+        targets = np.append(self.tokens[1:], self.labels[-1:])
+        bounds = documents(self.row, (0, len(self.tokens)))
+        last = [start + max(0, _last(self.wanted[start:stop])) for start, stop in bounds if stop > start]
+        targets[last] = self.labels[last]
+        return targets
+
+
+def labels_are_ahead(records: MindRecord, columns: Collection[str]) -> bool:
+    """Whether labels are the ids that follow, told by the first row in which only that or only the other is so.
+
+    Raises:
+        DataError: the labels of a row are neither, or no row tells.
+    """
+    for row in records.read([name for name in (TOKENS, LABELS, LOSS, POSITIONS) if name in columns]):
+        in_place, ahead = (LabelledRow(row, ahead=way).first_other() is None for way in (False, True))
+        if in_place != ahead:
+            return ahead
+        if not in_place:
+            raise LabelledRow(row, ahead=False).other_id("nor the one that follows")
+    raise DataError(
+        f"{records.shards[0].path}: no row tells whether labels are the ids in their places or those that follow; say "
+        "--labels in-place or --labels ahead"
+    )
+
+
+def documents(row: Row, part: Bounds) -> list[Bounds]:
+    """Start and end of each document in a part of a row: they begin where ``position_ids`` do not count on."""
+    start, stop = part
+    if POSITIONS not in row.values:
+        return [part]
+    begins = np.flatnonzero(np.diff(column(row, POSITIONS)[start:stop]) != 1) + 1 + start
+    return list(pairwise([start, *begins.tolist(), stop]))
+
+
+def zeros_and_ones(row: Row, name: str) -> Bools:
+    """A mask column, bool [tokens]. Raises DataError where it has other values, or another length than the row."""
+    mask = column(row, name)
+    other = (mask != 0) & (mask != 1)
+    if other.any():
+        raise refusal(row, name, f"has {mask[other.argmax()]} at position {other.argmax()}; known are 0 and 1")
+    return mask != 0
+
+
+def column(row: Row, name: str) -> npt.NDArray[Any]:
+    """A column with a value for each id, [tokens]. Raises DataError where it has another shape."""
+    tokens, values = np.asarray(row.values[TOKENS]), np.asarray(row.values[name])
+    if values.shape != tokens.shape:
+        raise refusal(row, name, f"has another shape than {TOKENS}: {list(values.shape)}, not {list(tokens.shape)}")
+    return values
+
+
+def refusal(row: Row, name: str, problem: str) -> DataError:
+    """The error of a column whose meaning cannot be kept."""
+    return DataError(f"{row}: column {name!r} {problem}; --ignore {name} imports the others without it")
+
+
+def _last(wanted: Bools) -> int:
+    """The last place that is wanted, or -1."""
+    return int(np.flatnonzero(wanted).max(initial=-1))
