@@ -61,15 +61,37 @@ def train_spec(layout: Layout, *, micro_batch_num: int = 4, **changes: Any) -> T
     return TrainSpec(seq_length=SEQ_LENGTH, batch=batch, **{"optimizer": OPTIMIZER, **changes})
 
 
-def global_batch(step: int, vocab_size: int, masked: bool = True) -> tuple[Tensor, Tensor]:
-    """Tokens and labels of one step, unevenly masked so that every mean over a part of the batch is wrong."""
+def global_batch(
+    step: int, vocab_size: int, masked: bool = True, *, isolated: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Tokens, labels and perhaps positions of one step, unevenly masked: every mean over a part of the batch is wrong.
+
+    Isolated, every row has documents that begin at places of its own.
+    """
     generator = torch.Generator().manual_seed(100 + step)
     ids = torch.randint(0, vocab_size, (GLOBAL_BATCH, SEQ_LENGTH + 1), generator=generator)
     tokens, labels = ids[:, :-1].contiguous(), ids[:, 1:].clone()
     if masked:
         labels[:3, 5:] = -100
         labels[6, ::2] = -100
-    return tokens, labels
+    if not isolated:
+        return tokens, labels, None
+    begins = torch.rand(tokens.shape, generator=generator) < 0.1
+    begins[:, 0] = True
+    place = torch.arange(SEQ_LENGTH).expand_as(tokens)
+    positions = place - torch.where(begins, place, 0).cummax(dim=1).values
+    labels[:, :-1][begins[:, 1:]] = -100
+    return tokens, labels, positions
+
+
+def each_alone(model: Decoder, tokens: Tensor, positions: Tensor) -> Tensor:
+    """Logits of documents that the model is given one by one, [B, S, V]."""
+    rows = []
+    for row, inside in zip(tokens, positions, strict=True):
+        borders = [*(inside == 0).nonzero().flatten().tolist(), len(row)]
+        lengths = [stop - start for start, stop in zip(borders, borders[1:], strict=False)]
+        rows.append(torch.cat([model(document[None])[0] for document in row.split(lengths)]))
+    return torch.stack(rows)
 
 
 def plain_run(spec: ModelSpec, *, steps: int, train: TrainSpec, masked: bool = True) -> Trace:
@@ -89,9 +111,10 @@ def plain_run(spec: ModelSpec, *, steps: int, train: TrainSpec, masked: bool = T
     )
     trace = Trace()
     for step in range(steps):
-        tokens, labels = global_batch(step, spec.vocab_size, masked)
+        tokens, labels, positions = global_batch(step, spec.vocab_size, masked, isolated=train.isolate_documents)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+        logits = model(tokens) if positions is None else each_alone(model, tokens, positions)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         loss.backward()
         if step == 0:
             trace.gradients = {n: p.grad.clone() for n, p in named.items()}
@@ -103,11 +126,11 @@ def plain_run(spec: ModelSpec, *, steps: int, train: TrainSpec, masked: bool = T
     return trace
 
 
-def local_batch(state: TrainState, step: int, masked: bool = True) -> Batch:
+def local_batch(state: TrainState, step: int, masked: bool = True, *, isolated: bool = False) -> Batch:
     """This rank's slice of the global batch."""
-    tokens, labels = global_batch(step, state.model.spec.vocab_size, masked)
+    batch = Batch(*global_batch(step, state.model.spec.vocab_size, masked, isolated=isolated))
     ways, rank = state.mesh.layout.zero_ranks, state.mesh.zero_rank
-    return Batch(tokens=tokens.chunk(ways)[rank], labels=labels.chunk(ways)[rank])
+    return batch.map(lambda tensor: tensor.chunk(ways)[rank])
 
 
 def make_state(spec: ModelSpec, layout: Layout, train: TrainSpec) -> TrainState:
@@ -121,11 +144,11 @@ def whole(tensor: Tensor) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
-def first_gradients(state: TrainState, masked: bool = True) -> dict[str, Tensor]:
+def first_gradients(state: TrainState, masked: bool = True, *, isolated: bool = False) -> dict[str, Tensor]:
     """Complete gradients of the first batch for this rank's parameters, whole."""
-    batch = local_batch(state, 0, masked)
-    tokens = (global_batch(0, state.model.spec.vocab_size, masked)[1] != -100).sum()
-    state.executor.forward_backward(batch.tokens, batch.labels, state.loss_scale.scale / tokens)
+    batch = local_batch(state, 0, masked, isolated=isolated)
+    tokens = (global_batch(0, state.model.spec.vocab_size, masked, isolated=isolated)[1] != -100).sum()
+    state.executor.forward_backward(batch.tokens, batch.labels, state.loss_scale.scale / tokens, batch.positions)
     complete_gradients(state.optimizer.parameters, state.mesh, tied=state.tied)
     scale = state.loss_scale.scale
     gradients = {n: whole(p.grad).float() / scale for n, p in state.optimizer.parameters.items() if p.grad is not None}
@@ -136,9 +159,11 @@ def first_gradients(state: TrainState, masked: bool = True) -> dict[str, Tensor]
 def layout_run(spec: ModelSpec, layout: Layout, train: TrainSpec, steps: int, masked: bool = True) -> Trace:
     """The run on this rank of a layout; called on every rank."""
     state = make_state(spec, layout, train)
-    trace = Trace(gradients=first_gradients(state, masked))
+    isolated = train.isolate_documents
+    trace = Trace(gradients=first_gradients(state, masked, isolated=isolated))
     for step in range(steps):
-        outcome = train_step(state, local_batch(state, step, masked), train.optimizer.learning_rate)
+        batch = local_batch(state, step, masked, isolated=isolated)
+        outcome = train_step(state, batch, train.optimizer.learning_rate)
         trace.losses.append(outcome.loss.item())
         trace.norms.append(outcome.grad_norm.item())
         trace.skipped.append(outcome.skipped.item())

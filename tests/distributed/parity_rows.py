@@ -75,6 +75,7 @@ _SHARED = {
     "fusion": ("fuse1", "fuse2"),
     "shards": ("over_all", "in_groups"),
     "loss": ("plain", "chunked"),
+    "documents": ("joined", "isolated"),
 }
 FP32_FACTORS = {
     "layout": tuple(LAYOUTS),
@@ -128,7 +129,7 @@ def sixteen_bit_rows() -> tuple[Row, ...]:
 
 def name_of(row: Row) -> str:
     """The row in one word, leaving out what is the default."""
-    usual = {"keep", "data_outside", "no_pipeline", "whole", "fuse1", "over_all", "plain"}
+    usual = {"keep", "data_outside", "no_pipeline", "whole", "fuse1", "over_all", "plain", "joined"}
     return "-".join(value for value in row.values() if value not in usual)
 
 
@@ -170,6 +171,7 @@ def train_of(row: Row, layout: Layout) -> TrainSpec:
         precision=precision_of(row),
         recompute=RECOMPUTE[row["recompute"]],
         loss_chunk_tokens=12 if row["loss"] == "chunked" else None,
+        isolate_documents=row["documents"] == "isolated",
     )
 
 
@@ -180,9 +182,9 @@ def short_train_of(row: Row, layout: Layout) -> TrainSpec:
 
 
 @cache
-def reference(spec: ModelSpec, precision: Precision) -> Trace:
-    """One process: a plain loop in fp32; our own step at the same level in 16 bits."""
-    train = train_spec(Layout(), micro_batch_num=2, precision=precision)
+def reference(spec: ModelSpec, precision: Precision, isolated: bool) -> Trace:
+    """One process: a plain loop in fp32, over documents one by one where isolated; our own step in 16 bits."""
+    train = train_spec(Layout(), micro_batch_num=2, precision=precision, isolate_documents=isolated)
     if precision.amp_level == "O0":
         return run_ranks(plain_run, 1, spec, steps=STEPS, train=train)[0]
     return run_ranks(layout_run, 1, spec, Layout(), train, STEPS)[0]
@@ -210,7 +212,7 @@ RESULTS = Results()
 
 def run_row(row: Row) -> Result:
     """Run one row on its ranks and compare."""
-    expected = reference(model_of(row), precision_of(row))
+    expected = reference(model_of(row), precision_of(row), row["documents"] == "isolated")
     layout = layout_of(row)
     start = time.monotonic()
     traces = run_ranks(layout_run, layout.world_size, model_of(row), layout, train_of(row, layout), STEPS)

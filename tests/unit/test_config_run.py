@@ -120,7 +120,6 @@ def test_devices_that_do_not_divide_do_not_hide_the_other_mistakes(tmp_path: Pat
         ("parallel_config.shard={layers.*.mlp.up: columnwise}", "parallel_config.shard"),
         ("recompute_config.offload=true", "recompute_config.offload"),
         ("parallel_config.pipeline_schedule=zero_bubble", "parallel_config.pipeline_schedule"),
-        ("dataset.isolate_documents=true", "dataset.isolate_documents"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name_with_the_nearest(tmp_path: Path, override: str, key: str) -> None:

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from meshwright.model import attention
-from meshwright.model.attention import sliding_window_mask, takes_fewer_keys
+from meshwright.model.attention import takes_fewer_keys
 from meshwright.model.decoder import Decoder
 from meshwright.model.init import init_weights
+from meshwright.model.mask import attention_bias, layer_biases
 from meshwright.model.norm import rms_norm
 from meshwright.spec.model import ModelSpec
 
@@ -63,9 +64,29 @@ def test_window_of_some_layers_only() -> None:
     assert torch.equal(reach, (distance >= 0) & (distance < 5))
 
 
-def test_window_mask() -> None:
-    expected = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    assert torch.equal(sliding_window_mask(4, 2, torch.device("cpu")), torch.tensor(expected).bool())
+def test_bias_of_windows_and_documents() -> None:
+    positions = torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]])
+
+    def seen_by_bias(window: int | None, positions: torch.Tensor | None) -> list[list[list[int]]]:
+        bias = attention_bias(5, window=window, positions_BS=positions, dtype=torch.float32, device=torch.device("cpu"))
+        assert bias is not None
+        assert set(bias.unique().tolist()) == {0.0, float("-inf")}
+        # Memory-efficient attention on CUDA copies a bias whose rows do not start at multiples of 16.
+        assert [stride % 16 for stride in bias.stride()] == [0, 0, 0, 1]
+        return [[row.nonzero().flatten().tolist() for row in one[0] == 0] for one in bias]
+
+    documents = [[[0], [0, 1], [0, 1, 2], [3], [3, 4]], [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]]
+    assert seen_by_bias(None, positions) == documents
+    assert seen_by_bias(2, None) == [[[0], [0, 1], [1, 2], [2, 3], [3, 4]]]
+    assert seen_by_bias(2, positions) == [[[0], [0, 1], [1, 2], [3], [3, 4]], [[0], [0, 1], [1, 2], [2, 3], [3, 4]]]
+
+
+def test_layers_that_see_the_same_share_one_bias() -> None:
+    first, second, third, fourth = layer_biases(
+        [None, 3, 9, 3], 5, torch.zeros(2, 5, dtype=torch.int64), torch.float32, torch.device("cpu")
+    )
+    assert first is third is not second is fourth
+    assert layer_biases([None, 5], 5, None, torch.float32, torch.device("cpu")) == [None, None]
 
 
 @pytest.mark.parametrize("kind", ["attention_dropout", "hidden_dropout"])

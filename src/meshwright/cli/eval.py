@@ -60,7 +60,13 @@ def _evaluate(args: argparse.Namespace) -> str:
     if not prefixes:
         raise DataError("no held-out data: the run names none in dataset.eval_paths; give --data PREFIX")
     train = loaded.run.train
-    data = TokenDataset(prefixes, train.seq_length, vocab_size=loaded.run.model.vocab_size, pad_last=True)
+    data = TokenDataset(
+        prefixes,
+        train.seq_length,
+        vocab_size=loaded.run.model.vocab_size,
+        pad_last=True,
+        isolate_documents=train.isolate_documents,
+    )
     result = evaluate(loaded.model, data, batch_size=train.batch.micro_batch_size, max_batches=args.batches)
     if args.json:
         return json.dumps({"checkpoint": str(loaded.checkpoint), "step": loaded.step, **asdict(result)}, indent=2)

@@ -46,12 +46,6 @@ def key_violations(config: Config) -> list[Violation]:
             "null",
         ),
         (
-            data.isolate_documents,
-            "dataset.isolate_documents",
-            "is not supported yet by any attention here: a position sees the documents before its own in the sample",
-            "false",
-        ),
-        (
             any(weighted) and not all(weighted),
             f"dataset.paths.{weighted.index(False) if False in weighted else 0}.weight",
             "is missing, and other corpora of dataset.paths have one: give every corpus a weight, or none",

@@ -205,6 +205,7 @@ def _train(config: Config, batch: Batch) -> TrainSpec:
         loss_chunk_tokens=train.loss_chunk_tokens,
         grad_clip=train.grad_clip,
         compile=train.compile,
+        isolate_documents=config.dataset.isolate_documents,
         recompute=Recompute(
             layers=layers if isinstance(layers, tuple) else "all" if layers else "none",
             select=recompute.select_recompute,

@@ -162,7 +162,7 @@ class DatasetConfig(Section):
     paths: tuple[DataEntry, ...] = entry((), "Training data: prefixes of indexed datasets, plain or as {path, weight}.")
     eval_paths: tuple[DataEntry, ...] = entry((), "Held-out data, each read once, without weights.")
     isolate_documents: bool = entry(
-        False, "Keep attention inside documents and start positions anew in each. Not supported yet."
+        False, "Keep attention inside documents, start positions anew in each, and predict no document's first token."
     )
     tokenizer: Word | None = entry(None, "The tokenizer.json that made the data; used by generate and eval.")
     num_parallel_workers: Natural = entry(0, "Loader processes per data rank; 0 loads in the training process.")

@@ -32,10 +32,15 @@ class Batch:
     labels: Tensor
     positions: Tensor | None = None
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those that there are, in the order of the fields."""
+        pair = (self.tokens, self.labels)
+        return pair if self.positions is None else (*pair, self.positions)
+
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with ``change`` made to each of its tensors."""
-        positions = None if self.positions is None else change(self.positions)
-        return Batch(change(self.tokens), change(self.labels), positions)
+        return Batch(*map(change, self.tensors))
 
 
 class Loader:

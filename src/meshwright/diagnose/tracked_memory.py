@@ -127,7 +127,7 @@ class TrackedMemory(WatchedMemory):
         if not self._begun:
             self._begun, self.live.peak = True, self.live.bytes
         self._position.begin_step()
-        self._tracker.tag((batch.tokens, batch.labels), "inputs")
+        self._tracker.tag(batch.tensors, "inputs")
 
     def use(self) -> MemoryUse:
         """Live tensors as tracked; what is reserved, free and there is the process's and the machine's."""

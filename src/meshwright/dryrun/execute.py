@@ -71,7 +71,7 @@ def _followed(
         with tracker.watching():
             state, batch = rank_state(spec, layout, train), rank_batch(train)
             observe(state, position, tracker)
-            tracker.tag((batch.tokens, batch.labels), "inputs")
+            tracker.tag(batch.tensors, "inputs")
             for size in on.held:
                 tracker.hold(size, "matrix product workspace")
             for _ in range(steps):
@@ -121,4 +121,4 @@ def _naming_gradients(state: TrainState, tracker: MemoryTracker, update: Callabl
 def rank_batch(train: TrainSpec) -> Batch:
     """A batch of the sizes of one data rank's."""
     shape = (train.batch.micro_batch_size * train.batch.micro_batch_num, train.seq_length)
-    return Batch(tokens=torch.zeros(shape, dtype=torch.int64), labels=torch.zeros(shape, dtype=torch.int64))
+    return Batch(*(torch.zeros(shape, dtype=torch.int64) for _ in range(2 + train.isolate_documents)))

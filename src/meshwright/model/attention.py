@@ -14,9 +14,9 @@ from meshwright.spec.model import ModelSpec
 
 
 class Attention(nn.Module):
-    """Causal self-attention with rotary positions, optional QK-norm and sliding window."""
+    """Causal self-attention with rotary positions and optional QK-norm."""
 
-    def __init__(self, spec: ModelSpec, layer: int) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         query, key_value = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         self.q_proj = nn.Linear(spec.hidden_size, query, bias=spec.attention_bias)
@@ -26,17 +26,21 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
         self.k_norm = RMSNorm(spec.head_dim, spec.norm_eps) if spec.qk_norm else None
         self.head_dim = spec.head_dim
-        self.window = spec.window_of_layer(layer)
         self.dropout = spec.attention_dropout
 
-    def forward(self, x_BSD: Tensor, cos_SH: Tensor, sin_SH: Tensor) -> Tensor:
-        """Attend; input and output are [B, S, D], the tables [S, H]."""
+    def forward(self, x_BSD: Tensor, cos_SH: Tensor, sin_SH: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Attend; input and output are [B, S, D].
+
+        Args:
+            cos_SH / sin_SH: the tables, [S, H], or [B, 1, S, H] of positions that differ between sequences.
+            bias: what each position may see, [1 or B, 1, S, S] (`mask.attention_bias`); None is all before it.
+        """
         q_BNSH = self._heads(self.q_proj(x_BSD), self.q_norm)
         k_BKSH = self._heads(self.k_proj(x_BSD), self.k_norm)
         v_BKSH = self._heads(self.v_proj(x_BSD), None)
         q_BNSH = apply_rope(q_BNSH, cos_SH, sin_SH)
         k_BKSH = apply_rope(k_BKSH, cos_SH, sin_SH)
-        out_BNSH = self._attend(q_BNSH, k_BKSH, v_BKSH)
+        out_BNSH = self._attend(q_BNSH, k_BKSH, v_BKSH, bias)
         return self.o_proj(out_BNSH.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor, norm: RMSNorm | None) -> Tensor:
@@ -45,11 +49,9 @@ class Attention(nn.Module):
             heads = norm(heads)
         return heads.transpose(1, 2)
 
-    def _attend(self, q_BNSH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor) -> Tensor:
-        length = q_BNSH.shape[2]
-        masked = self.window is not None and self.window < length
-        mask = sliding_window_mask(length, self.window, q_BNSH.device) if masked else None
+    def _attend(self, q_BNSH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, bias: Tensor | None) -> Tensor:
         queries_per_key = q_BNSH.shape[1] // k_BKSH.shape[1]
+        masked = bias is not None
         if queries_per_key > 1 and not takes_fewer_keys(q_BNSH.device.type, q_BNSH.dtype, masked=masked):
             k_BKSH = k_BKSH.repeat_interleave(queries_per_key, dim=1)
             v_BKSH = v_BKSH.repeat_interleave(queries_per_key, dim=1)
@@ -57,9 +59,9 @@ class Attention(nn.Module):
             q_BNSH,
             k_BKSH,
             v_BKSH,
-            attn_mask=mask,
+            attn_mask=bias,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None,
+            is_causal=bias is None,
             enable_gqa=k_BKSH.shape[1] != q_BNSH.shape[1],
         )
 
@@ -71,9 +73,3 @@ def takes_fewer_keys(device_type: str, dtype: torch.dtype, *, masked: bool) -> b
     score matrix of every head (ATen/native/transformers/cuda/sdp_utils.cpp).
     """
     return device_type == "cpu" or (dtype in (torch.float16, torch.bfloat16) and not masked)
-
-
-def sliding_window_mask(length: int, window: int | None, device: torch.device) -> Tensor:
-    """Boolean [S, S]: position i sees positions i - window + 1 ... i."""
-    distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)[None, :]
-    return (distance >= 0) & (distance < (window or length))

@@ -11,26 +11,27 @@ from torch import Tensor, nn
 
 from meshwright.model.attention import Attention
 from meshwright.model.loss import TokenLoss
+from meshwright.model.mask import layer_biases
 from meshwright.model.mlp import MLP
-from meshwright.model.norm import RMSNorm
-from meshwright.model.rope import RotaryTables
+from meshwright.model.norm import RMSNorm, compute_dtype
+from meshwright.model.rope import RotaryTables, at_positions
 from meshwright.spec.model import ModelSpec
 
 
 class Block(nn.Module):
     """One transformer layer: attention and feed-forward, each around a residual."""
 
-    def __init__(self, spec: ModelSpec, layer: int) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps)
-        self.attention = Attention(spec, layer)
+        self.attention = Attention(spec)
         self.mlp_norm = RMSNorm(spec.hidden_size, spec.norm_eps)
         self.mlp = MLP(spec)
         self.dropout = nn.Dropout(spec.hidden_dropout)
 
-    def forward(self, x_BSD: Tensor, cos_SH: Tensor, sin_SH: Tensor) -> Tensor:
-        """[B, S, D] to [B, S, D]."""
-        h_BSD = x_BSD + self.dropout(self.attention(self.attention_norm(x_BSD), cos_SH, sin_SH))
+    def forward(self, x_BSD: Tensor, cos_SH: Tensor, sin_SH: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[B, S, D] to [B, S, D]; the others as `Attention` takes them."""
+        h_BSD = x_BSD + self.dropout(self.attention(self.attention_norm(x_BSD), cos_SH, sin_SH, bias))
         return h_BSD + self.dropout(self.mlp(self.mlp_norm(h_BSD)))
 
 
@@ -57,7 +58,7 @@ class Decoder(nn.Module):
         self.gives_loss = True
         rows, width = spec.padded_vocab_size, spec.hidden_size
         self.embedding: nn.Embedding | None = nn.Embedding(rows, width)
-        self.layers = nn.ModuleDict({str(i): Block(spec, i) for i in range(spec.num_layers)})
+        self.layers = nn.ModuleDict({str(i): Block(spec) for i in range(spec.num_layers)})
         self.norm: RMSNorm | None = RMSNorm(width, spec.norm_eps)
         self.head: nn.Linear | None = None if spec.tie_word_embeddings else nn.Linear(width, rows, bias=False)
         self.loss = TokenLoss(spec.vocab_size, loss_chunk_tokens)
@@ -81,12 +82,14 @@ class Decoder(nn.Module):
         assert output is not None
         return output.weight
 
-    def forward(self, x: Tensor, labels_BS: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, labels_BS: Tensor | None = None, positions_BS: Tensor | None = None) -> Tensor:
         """Run the stage.
 
         Args:
             x: token ids, int64 [B, S], or hidden states [B, S, D]; see `takes_tokens`.
             labels_BS: next-token ids, `IGNORE_INDEX` where unsupervised; only the last stage uses them.
+            positions_BS: of each token inside its document, int64 from 0: attention then stays in the document, and
+                rotary positions count from its first token. None: a sequence is one document.
 
         Returns:
             The 0-d fp32 sum of token losses on the last stage, or logits [B, S, vocab_size] where no labels are
@@ -97,8 +100,14 @@ class Decoder(nn.Module):
             assert self.embedding is not None
             x = self.embedding(x)
         cos_SH, sin_SH = self.rope(length, x.device)
-        for layer in self.layers.values():
-            x = layer(x, cos_SH, sin_SH)
+        dtype = compute_dtype(x)
+        if positions_BS is not None:
+            cos_SH, sin_SH = (at_positions(table, positions_BS, dtype) for table in (cos_SH, sin_SH))
+        # Made once and shared: a layer that is kept for backward, or recomputed, holds none of its own.
+        windows = [self.spec.window_of_layer(int(name)) for name in self.layers]
+        biases = layer_biases(windows, length, positions_BS, dtype, x.device)
+        for layer, bias in zip(self.layers.values(), biases, strict=True):
+            x = layer(x, cos_SH, sin_SH, bias)
         if not self.gives_loss:
             return x
         assert self.norm is not None

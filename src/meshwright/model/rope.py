@@ -84,8 +84,16 @@ class RotaryTables:
         return (angles_SH.cos() * factor).to(device), (angles_SH.sin() * factor).to(device)
 
 
+def at_positions(table_SH: Tensor, positions_BS: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of a table at positions that differ between sequences: [B, 1, S, H] in the dtype of queries and keys."""
+    return table_SH.to(dtype)[positions_BS][:, None]
+
+
 def apply_rope(x_BNSH: Tensor, cos_SH: Tensor, sin_SH: Tensor) -> Tensor:
-    """Rotate queries or keys [B, N, S, H] by the angle of their position; dtype is kept."""
+    """Rotate queries or keys [B, N, S, H] by the angle of their position; dtype is kept.
+
+    The tables are [S, H], or [B, 1, S, H] where positions differ between sequences.
+    """
     cos_SH, sin_SH = cos_SH.to(x_BNSH.dtype), sin_SH.to(x_BNSH.dtype)
     first, second = x_BNSH.chunk(2, dim=-1)
     return x_BNSH * cos_SH + torch.cat((-second, first), dim=-1) * sin_SH

@@ -26,11 +26,13 @@ from meshwright.spec.training import TrainSpec
 class Executor(Protocol):
     """Runs the micro-batches of one step; see `PipelineExecutor` for the contract of both methods."""
 
-    def forward_backward(self, tokens: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    def forward_backward(
+        self, tokens: Tensor, labels: Tensor, weight: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
         """Accumulate gradients; return the weighted loss of the local batch."""
         ...
 
-    def evaluate(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def evaluate(self, tokens: Tensor, labels: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the sum of token losses of the local batch."""
         ...
 
@@ -41,24 +43,31 @@ class MicroBatchExecutor:
     def __init__(self, model: Decoder, layout: Layout, micro_batch_num: int) -> None:
         self._model, self._layout, self._micro_batch_num = model, layout, micro_batch_num
 
-    def forward_backward(self, tokens: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    def forward_backward(
+        self, tokens: Tensor, labels: Tensor, weight: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
         """See `PipelineExecutor.forward_backward`."""
         total = torch.zeros_like(weight)
-        pairs = list(zip(*(t.chunk(self._micro_batch_num) for t in (tokens, labels)), strict=True))
-        for number, (micro_tokens, micro_labels) in enumerate(pairs, start=1):
-            begin_backward(self._model, self._layout, last=number == len(pairs))
-            loss = self._model(micro_tokens, micro_labels) * weight
+        micro_batches = self._micro_batches(tokens, labels, positions)
+        for number, micro_batch in enumerate(micro_batches, start=1):
+            begin_backward(self._model, self._layout, last=number == len(micro_batches))
+            loss = self._model(*micro_batch) * weight
             loss.backward()
             total += loss.detach()
         return total
 
     @torch.no_grad()
-    def evaluate(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def evaluate(self, tokens: Tensor, labels: Tensor, positions: Tensor | None = None) -> Tensor:
         """See `PipelineExecutor.evaluate`."""
-        pairs = zip(*(t.chunk(self._micro_batch_num) for t in (tokens, labels)), strict=True)
-        total = torch.stack([self._model(*pair) for pair in pairs]).sum()
+        micro_batches = self._micro_batches(tokens, labels, positions)
+        total = torch.stack([self._model(*micro_batch) for micro_batch in micro_batches]).sum()
         free_gathered_weights(self._model)
         return total
+
+    def _micro_batches(self, *arguments: Tensor | None) -> list[tuple[Tensor, ...]]:
+        """Arguments of the model for each micro-batch; a last one that is None is left out."""
+        given = (argument for argument in arguments if argument is not None)
+        return list(zip(*(argument.chunk(self._micro_batch_num) for argument in given), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

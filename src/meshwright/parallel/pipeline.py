@@ -146,24 +146,31 @@ class PipelineExecutor:
     def _weighted(self, loss_sum: Tensor, _target: Tensor) -> Tensor:
         return loss_sum * self._weight
 
-    def _inputs(self, tokens: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def _inputs(
+        self, tokens: Tensor, labels: Tensor, positions: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         # Receive buffers are made once: another shape would fail late, in the loss, or not at all.
-        for name, given in (("tokens", tokens), ("labels", labels)):
-            if given.shape != self._batch_shape:
+        for name, given in (("tokens", tokens), ("labels", labels), ("positions", positions)):
+            if given is not None and given.shape != self._batch_shape:
                 raise ValueError(
                     f"{name} of shape {tuple(given.shape)} given to a pipeline built for {self._batch_shape}"
                     " (sequences of all micro-batches, seq_length)"
                 )
         args = (tokens,) if self._model.takes_tokens else ()
-        return args, {"labels_BS": labels} if self._model.gives_loss else {}
+        kwargs = {"labels_BS": labels} if self._model.gives_loss else {}
+        # Every stage is given its own micro-batches of them: nothing but hidden states travels between stages.
+        return args, kwargs if positions is None else {**kwargs, "positions_BS": positions}
 
-    def forward_backward(self, tokens: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    def forward_backward(
+        self, tokens: Tensor, labels: Tensor, weight: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
         """Accumulate the gradients of ``weight`` x the sum of token losses of the local batch.
 
         Args:
             tokens: int64 [micro_batch_num x B, S].
             labels: int64, as ``tokens``.
             weight: 0-d fp32 factor.
+            positions: int64, as ``tokens``; see `Decoder.forward`.
 
         Returns:
             That weighted loss on the last stage, zero elsewhere; 0-d fp32.
@@ -172,17 +179,17 @@ class PipelineExecutor:
             ValueError: another shape than the pipeline was built for.
         """
         self._weight = weight
-        args, kwargs = self._inputs(tokens, labels)
+        args, kwargs = self._inputs(tokens, labels, positions)
         losses: list[Tensor] = []
         target = labels if self._model.gives_loss else None
         self._schedule.step(*args, target=target, losses=losses, return_outputs=False, **kwargs)
         return torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros_like(weight)
 
     @torch.no_grad()
-    def evaluate(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def evaluate(self, tokens: Tensor, labels: Tensor, positions: Tensor | None = None) -> Tensor:
         """Sum of token losses of the local batch on the last stage, zero elsewhere; 0-d fp32."""
         self._weight = torch.ones_like(self._weight)
-        args, kwargs = self._inputs(tokens, labels)
+        args, kwargs = self._inputs(tokens, labels, positions)
         losses: list[Tensor] = []
         target = labels if self._model.gives_loss else None
         self._schedule.eval(*args, target=target, losses=losses, return_outputs=False, **kwargs)

@@ -256,6 +256,11 @@ MATRIX: tuple[Row, ...] = (
     ),
     Row(
         axis="model",
+        combination="dataset.isolate_documents",
+        note="every layout, precision, recompute setting and kind of attention above, in training and evaluation",
+    ),
+    Row(
+        axis="model",
         combination="attention_dropout, hidden_dropout",
         note="every layout; masks differ between layouts, so losses agree on the same layout only",
     ),

@@ -97,6 +97,7 @@ class TrainSpec:
     Attributes:
         loss_chunk_tokens: compute logits and loss in chunks of this many tokens per rank; None is all at once.
         grad_clip: largest global gradient norm; None leaves gradients alone.
+        isolate_documents: attention stays inside the documents of a sample.
     """
 
     seq_length: int
@@ -106,6 +107,7 @@ class TrainSpec:
     loss_chunk_tokens: int | None = None
     grad_clip: float | None = 1.0
     compile: bool = False
+    isolate_documents: bool = False
     recompute: Recompute = field(default_factory=Recompute)
     precision: Precision = field(default_factory=Precision)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)

@@ -70,6 +70,7 @@ def identity(run: Run, data_fingerprint: str) -> dict[str, Any]:
         "train.seq_length": run.train.seq_length,
         "train.global_batch_size": run.train.batch.global_batch_size,
         "dataset fingerprint": data_fingerprint,
+        "dataset.isolate_documents": run.train.isolate_documents,
     }
 
 

@@ -18,7 +18,8 @@ class Evaluation:
     Attributes:
         loss: mean over all predicted tokens, in nats.
         perplexity: exp(loss).
-        bits_per_byte: of the UTF-8 text, comparable between tokenizers; None where its size is not recorded.
+        bits_per_byte: of the UTF-8 text, comparable between tokenizers; None where its size is not recorded, or where
+            some of it was not predicted, such as the first tokens of isolated documents.
         tokens: predicted tokens.
     """
 
@@ -37,7 +38,7 @@ def evaluate(model: Decoder, data: TokenDataset, *, batch_size: int, max_batches
         data, global_batch_size=batch_size, data_rank=0, data_parallel=1, max_batches=max_batches
     ) as loader:
         for batch in loader:
-            loss_sum += float(model(batch.tokens.to(device), batch.labels.to(device)))
+            loss_sum += float(model(*(tensor.to(device) for tensor in batch.tensors)))
             tokens += int((batch.labels != -100).sum())
     loss = loss_sum / tokens
     whole = tokens == data.num_tokens - 1

@@ -1,12 +1,14 @@
 """What a run reads: its data and the checkpoint it starts from. Used before the workers start and by each of them."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meshwright.checkpoint.store import find_latest, read_state
 from meshwright.config.run import Run
+from meshwright.config.schema import DataPath
 from meshwright.data.blend import BlendedDataset
 from meshwright.data.dataset import TokenDataset
 from meshwright.launch.restart import RESTART_FROM
@@ -49,20 +51,25 @@ def train_dataset(run: Run) -> TrainingData:
         DataError: it cannot be trained on.
     """
     entries = run.config.dataset.paths
-    length, vocab_size = run.train.seq_length, run.model.vocab_size
     weights = [entry.weight for entry in entries if entry.weight is not None]
     if len(entries) == 1 or not weights:
-        return TokenDataset([entry.path for entry in entries], length, vocab_size=vocab_size)
-    return BlendedDataset([TokenDataset([entry.path], length, vocab_size=vocab_size) for entry in entries], weights)
+        return _windows(run, entries)
+    return BlendedDataset([_windows(run, [entry]) for entry in entries], weights)
 
 
 def eval_dataset(run: Run) -> TokenDataset | None:
     """The held-out data, every token of it; None where the config names none."""
     entries = run.config.dataset.eval_paths
-    if not entries:
-        return None
+    return _windows(run, entries, pad_last=True) if entries else None
+
+
+def _windows(run: Run, entries: Sequence[DataPath], *, pad_last: bool = False) -> TokenDataset:
     return TokenDataset(
-        [entry.path for entry in entries], run.train.seq_length, vocab_size=run.model.vocab_size, pad_last=True
+        [entry.path for entry in entries],
+        run.train.seq_length,
+        vocab_size=run.model.vocab_size,
+        pad_last=pad_last,
+        isolate_documents=run.train.isolate_documents,
     )
 
 
@@ -106,7 +113,9 @@ def find_start(run: Run, data_fingerprint: str) -> Start:
 
 def _checked(path: Path, run: Run, data_fingerprint: str) -> Resume:
     state = read_state(path)
-    differences = identity_differences(state.get("identity", {}), identity(run, data_fingerprint))
+    # Checkpoints from before documents could be isolated do not say that they were not.
+    saved = {"dataset.isolate_documents": False, **state.get("identity", {})}
+    differences = identity_differences(saved, identity(run, data_fingerprint))
     if differences:
         lines = "\n  ".join(differences)
         raise ResumeError(

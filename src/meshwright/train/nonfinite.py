@@ -83,7 +83,8 @@ def locate(state: TrainState, batch: Batch, step: int) -> Finding | None:
     try:
         # Compiled code would run on without the hooks.
         with torch.compiler.set_stance("force_eager"):
-            state.executor.forward_backward(batch.tokens, batch.labels, state.loss_scale.scale * weight)
+            scaled = state.loss_scale.scale * weight
+            state.executor.forward_backward(batch.tokens, batch.labels, scaled, batch.positions)
     finally:
         watch.remove()
         state.optimizer.zero_grad()

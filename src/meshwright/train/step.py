@@ -76,7 +76,7 @@ def train_step(state: TrainState, batch: Batch, learning_rate: float) -> StepOut
     tokens = supervised_tokens(state, batch.labels)
     scale = state.loss_scale.scale
     weight = scale / tokens.clamp(min=1)
-    loss = state.executor.forward_backward(batch.tokens, batch.labels, weight)
+    loss = state.executor.forward_backward(batch.tokens, batch.labels, weight, batch.positions)
     loss = sum_over_world(state, loss) / scale
 
     parameters = state.optimizer.parameters
@@ -102,7 +102,7 @@ def train_step(state: TrainState, batch: Batch, learning_rate: float) -> StepOut
 def evaluate_batch(state: TrainState, batch: Batch) -> tuple[Tensor, Tensor]:
     """Sum of token losses and number of supervised tokens of one global batch, equal on all ranks."""
     tokens = supervised_tokens(state, batch.labels)
-    loss_sum = state.executor.evaluate(batch.tokens, batch.labels)
+    loss_sum = state.executor.evaluate(batch.tokens, batch.labels, batch.positions)
     return sum_over_world(state, loss_sum), tokens
 
 

@@ -359,10 +359,7 @@ class Trainer:
     def _to_device(self, batch: Batch) -> Batch:
         if self.device.type == "cpu":
             return batch
-        return Batch(
-            tokens=batch.tokens.to(self.device, non_blocking=True),
-            labels=batch.labels.to(self.device, non_blocking=True),
-        )
+        return batch.map(lambda tensor: tensor.to(self.device, non_blocking=True))
 
     def _write(self, step: int, metrics: dict[str, float]) -> None:
         for sink in self._sinks:
