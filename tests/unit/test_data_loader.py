@@ -1,18 +1,17 @@
 """The loader: order, resume, workers, and what happens when reading fails."""
 
 import itertools
-import os
 import signal
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+from loader_sources import Failing, Noting
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.indexed import IndexedWriter
@@ -114,19 +113,44 @@ def test_batches_are_shifted_and_the_position_is_the_step(prefix: Path, workers:
         assert loader.step == 12
 
 
+def wait_for(seen: list[int], expected: int) -> None:
+    deadline = time.monotonic() + 10
+    while len(seen) < expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert seen == list(range(expected))
+
+
 def test_prefetch_reads_ahead_and_no_further(prefix: Path) -> None:
     seen: list[int] = []
-    calls = OrderedMap(
-        lambda task: seen.append(task) or task, range(100), workers=0, ahead=4, name=str, finish=lambda x: x
-    )
+    calls = OrderedMap(lambda task: seen.append(task), range(100), workers=0, ahead=4, name=str, finish=lambda x: x)
     with calls:
         for expected in (4, 5):
+            wait_for(seen, expected)
+            next(calls)
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(0, 3), (2, 6)])
+def test_each_worker_reads_as_many_batches_ahead_as_asked(tmp_path: Path, workers: int, ahead: int) -> None:
+    loader = build_loader(
+        Noting(tmp_path),
+        order=OneEpochInOrder(100),
+        first_step=0,
+        num_steps=50,
+        global_batch_size=1,
+        data_rank=0,
+        data_parallel=1,
+        num_parallel_workers=workers,
+        prefetch_size=3,
+    )
+    with loader:
+        for taken in range(2):
             deadline = time.monotonic() + 10
-            while len(seen) < expected and time.monotonic() < deadline:
+            while len(list(tmp_path.iterdir())) < ahead + taken and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(0.05)
-            assert seen == list(range(expected))
-            next(calls)
+            assert len(list(tmp_path.iterdir())) == ahead + taken
+            next(loader)
 
 
 def test_every_rank_gets_the_same_number_of_held_out_batches_and_every_token_counts_once(prefix: Path) -> None:
@@ -142,27 +166,9 @@ def test_every_rank_gets_the_same_number_of_held_out_batches_and_every_token_cou
         assert [int(batch.tokens[0, 0]) for batch in loader] == [0, 18]
 
 
-@dataclass
-class Failing:
-    """A source that fails, or kills its own process, or hangs, at one sample."""
-
-    how: str
-    num_samples: int = 100
-
-    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        print("a stray line on stdout")
-        if 5 in samples:
-            if self.how == "raise":
-                raise DataError("corpus.bin: token 9 is bad")
-            if self.how == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(3600)
-        return samples[:, None], samples[:, None]
-
-
-def failing(how: str, workers: int) -> Loader:
+def failing(source: Failing, workers: int, timeout_s: float | None = None) -> Loader:
     return build_loader(
-        Failing(how),
+        source,
         order=OneEpochInOrder(100),
         first_step=0,
         num_steps=50,
@@ -171,14 +177,15 @@ def failing(how: str, workers: int) -> Loader:
         data_parallel=1,
         num_parallel_workers=workers,
         prefetch_size=4,
+        timeout_s=timeout_s,
     )
 
 
 @pytest.mark.parametrize(("workers", "who"), [(0, "data thread"), (2, r"data worker [01] \(pid \d+\)")])
 def test_a_failure_comes_in_its_turn_with_name_and_cause(workers: int, who: str) -> None:
-    with failing("raise", workers) as loader:
+    with failing(Failing("raise"), workers) as loader:
         assert [next(loader).tokens.tolist() for _ in range(2)] == [[[0], [1]], [[2], [3]]]
-        with pytest.raises(DataWorkerError, match=f"^{who} failed at step 2: DataError: corpus") as caught:
+        with pytest.raises(DataWorkerError, match=f"^{who} failed at step 3: DataError: corpus") as caught:
             next(loader)
         assert isinstance(caught.value.__cause__, DataError)
         if workers:
@@ -189,10 +196,31 @@ def test_a_failure_comes_in_its_turn_with_name_and_cause(workers: int, who: str)
 
 
 def test_a_dead_worker_is_reported() -> None:
-    with failing("die", 2) as loader:
+    with failing(Failing("die"), 2) as loader:
         next(loader), next(loader)
-        with pytest.raises(DataWorkerError, match=r"data worker \d \(pid \d+\) ended by signal SIGKILL.* at step 2"):
+        with pytest.raises(DataWorkerError, match=r"data worker \d \(pid \d+\) ended by signal SIGKILL.* at step 3"):
             next(loader)
+
+
+@pytest.mark.parametrize(("workers", "who"), [(0, "data thread"), (2, r"data worker [01] \(pid \d+\)")])
+def test_a_hung_worker_is_reported_by_name_with_its_stack(workers: int, who: str) -> None:
+    with failing(Failing("hang", seconds=3), workers, timeout_s=2) as loader:
+        next(loader), next(loader)
+        message = rf"(?s)^{who} hangs at step 3: nothing came in 2 s, the limit of dataset\.timeout_s\n.*in batch"
+        start = time.monotonic()
+        with pytest.raises(DataWorkerError, match=message):
+            next(loader)
+        assert time.monotonic() - start < 10
+        assert children() == []
+        assert list(loader) == []
+
+
+def test_a_worker_that_cannot_answer_is_told_with_its_state(prefix: Path) -> None:
+    with load(TokenDataset([prefix], SEQ), 0, 9, 2, workers=1) as loader:
+        next(loader)
+        worker = loader._batches._workers[0]
+        worker.process.send_signal(signal.SIGSTOP)
+        assert worker.stack() == "it does not tell where it is; state of the process: T (stopped)"
 
 
 def children() -> list[psutil.Process]:
@@ -200,7 +228,7 @@ def children() -> list[psutil.Process]:
 
 
 def test_close_ends_workers_that_hang() -> None:
-    loader = failing("hang", 2)
+    loader = failing(Failing("hang"), 2)
     next(loader)
     workers = children()
     assert len(workers) == 2

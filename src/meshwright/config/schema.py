@@ -167,6 +167,7 @@ class DatasetConfig(Section):
     tokenizer: Word | None = entry(None, "The tokenizer.json that made the data; used by generate and eval.")
     num_parallel_workers: Natural = entry(0, "Loader processes per data rank; 0 loads in the training process.")
     prefetch_size: Count = entry(2, "Batches that each loader process prepares ahead.")
+    timeout_s: Positive = entry(300.0, "Seconds that a step waits for data before the run fails and tells who hangs.")
 
 
 class PetConfig(Section):

@@ -65,7 +65,7 @@ class Loader:
         """The batch of ``step``.
 
         Raises:
-            DataWorkerError: reading it failed (the cause is chained), or a worker ended.
+            DataWorkerError: reading it failed (the cause is chained), a worker ended, or it took too long.
         """
         batch = next(self._batches)
         self.step += 1
@@ -95,13 +95,15 @@ def build_loader(
     data_parallel: int,
     num_parallel_workers: int,
     prefetch_size: int,
+    timeout_s: float | None = None,
     pin_memory: bool = False,
 ) -> Loader:
     """The batches of one data rank (which steps read what: ``StepReader``).
 
     Args:
         num_parallel_workers: worker processes; 0 reads in a background thread.
-        prefetch_size: batches read ahead; at least one per worker.
+        prefetch_size: batches that each worker, or the thread, reads ahead.
+        timeout_s: seconds that a batch may let one wait; None for no limit.
         pin_memory: put batches into page-locked memory, for asynchronous copies to a CUDA device.
 
     Raises:
@@ -119,9 +121,11 @@ def build_loader(
         reader,
         range(first_step, first_step + num_steps),
         workers=num_parallel_workers,
-        ahead=prefetch_size,
-        name=lambda step: f"step {step}",
+        ahead=prefetch_size * max(1, num_parallel_workers),
+        # As the log counts them, from 1.
+        name=lambda step: f"step {step + 1}",
         finish=_pinned_batch if pin_memory else _batch,
+        limit=timeout_s,
     )
     return Loader(batches, first_step, num_steps)
 
@@ -133,6 +137,7 @@ def build_eval_loader(
     data_rank: int,
     data_parallel: int,
     prefetch_size: int = 2,
+    timeout_s: float | None = None,
     max_batches: int | None = None,
 ) -> Loader:
     """Every sample of a held-out set once, in order, the same number of batches on every data rank.
@@ -154,6 +159,7 @@ def build_eval_loader(
         data_parallel=data_parallel,
         num_parallel_workers=0,
         prefetch_size=prefetch_size,
+        timeout_s=timeout_s,
     )
 
 

@@ -1,13 +1,10 @@
 """Apply a function to tasks ahead of their use, in worker processes or one thread, results in task order."""
 
-import contextlib
-import os
 import pickle
 import queue
-import signal
-import subprocess
 import sys
 import threading
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,70 +13,12 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from meshwright.data.errors import DataWorkerError
+from meshwright.data.worker_process import END_SECONDS, WorkerProcess
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-END_SECONDS = 5.0
-
 Job = tuple[Future[Any], Callable[[Any], Any], Any]
-
-
-class WorkerProcess:
-    """One data worker and the pipes to it (see ``meshwright.data.worker``)."""
-
-    def __init__(self, number: int, function_body: bytes) -> None:
-        search_path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        # A process group of its own: Ctrl-C reaches the parent, which ends its workers itself.
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "meshwright.data.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": search_path, "TOKENIZERS_PARALLELISM": "false"},
-            process_group=0,
-        )
-        self.name = f"data worker {number} (pid {self.process.pid})"
-        self._function_body: bytes | None = function_body
-
-    def ask(self, task: Any) -> Any:
-        """Send one task and wait for its reply: ("result", value) or ("error", pickled error, traceback).
-
-        Raises:
-            DataWorkerError: the process ended.
-        """
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            if self._function_body is not None:
-                pickle.dump(self._function_body, self.process.stdin)
-                self._function_body = None
-            pickle.dump(task, self.process.stdin, protocol=5)
-            self.process.stdin.flush()
-            return pickle.load(self.process.stdout)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
-            raise DataWorkerError(f"{self.name} ended {self._how_it_ended()}") from error
-
-    def _how_it_ended(self) -> str:
-        try:
-            code = self.process.wait(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "its replies but still runs"
-        if code >= 0:
-            return f"with exit code {code}"
-        hint = "; the kernel kills a process when memory runs out" if code == -signal.SIGKILL else ""
-        return f"by signal {signal.Signals(-code).name}{hint}"
-
-    def kill(self) -> None:
-        """End the process, whatever it is doing; a thread inside ``ask`` then gets its error."""
-        self.process.kill()
-        self.process.wait()
-
-    def close_pipes(self) -> None:
-        """Free the pipes, once no thread uses them."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                assert pipe is not None
-                pipe.close()
 
 
 class OrderedMap(Generic[Task, Result]):
@@ -87,7 +26,7 @@ class OrderedMap(Generic[Task, Result]):
 
     With ``workers`` 0 a background thread computes them; else that many processes, and ``function`` must
     pickle. ``finish`` runs in this process on each result. ``close`` (or leaving the ``with`` block, or being
-    garbage collected) ends the workers.
+    garbage collected) ends the workers. A result that lets one wait for more than ``limit`` seconds is a failure.
     """
 
     def __init__(
@@ -99,11 +38,13 @@ class OrderedMap(Generic[Task, Result]):
         ahead: int,
         name: Callable[[Task], str],
         finish: Callable[[Any], Result],
+        limit: float | None = None,
     ) -> None:
-        self._function, self._name, self._finish = function, name, finish
+        self._function, self._name, self._finish, self._limit = function, name, finish, limit
         self._tasks: Iterator[Task] = iter(tasks)
         self._ahead = max(1, ahead, workers)
-        self._pending: deque[Future[Result]] = deque()
+        self._pending: deque[tuple[Future[Result], Task]] = deque()
+        self._asked: dict[WorkerProcess, Task] = {}
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self._workers: list[WorkerProcess] = []
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -129,13 +70,14 @@ class OrderedMap(Generic[Task, Result]):
         """The next result.
 
         Raises:
-            DataWorkerError: computing it failed (the cause is chained), or its worker ended.
+            DataWorkerError: computing it failed (the cause is chained), its worker ended, or it took too long.
         """
         self._top_up()
         if not self._pending:
             raise StopIteration
+        future, task = self._pending.popleft()
         try:
-            result = self._pending.popleft().result()
+            result = self._wait(future, task)
         except BaseException:
             # Going on would leave a gap in the order.
             self.close()
@@ -145,7 +87,7 @@ class OrderedMap(Generic[Task, Result]):
 
     def close(self) -> None:
         """End workers and threads; may be called twice."""
-        for future in self._pending:
+        for future, _ in self._pending:
             future.cancel()
         self._pending.clear()
         self._tasks = iter(())
@@ -170,8 +112,19 @@ class OrderedMap(Generic[Task, Result]):
                 raise
             compute = self._in_process if self._workers else self._in_thread
             future: Future[Result] = Future()
-            self._pending.append(future)
+            self._pending.append((future, task))
             self._jobs.put((future, compute, task))
+
+    def _wait(self, future: Future[Result], task: Task) -> Result:
+        try:
+            return future.result(self._limit)
+        except TimeoutError:
+            if future.done():
+                raise
+        worker = next((worker for worker, asked in list(self._asked.items()) if asked == task), None)
+        who, stack = ("data thread", _stack_of(self._threads[0])) if worker is None else (worker.name, worker.stack())
+        limit = f"{self._limit:g} s, the limit of dataset.timeout_s"
+        raise DataWorkerError(f"{who} hangs at {self._name(task)}: nothing came in {limit}\n{stack}")
 
     def _in_thread(self, task: Task) -> Result:
         try:
@@ -181,11 +134,13 @@ class OrderedMap(Generic[Task, Result]):
 
     def _in_process(self, task: Task) -> Result:
         worker = self._idle.get()
+        self._asked[worker] = task
         try:
             kind, *answer = worker.ask(task)
         except DataWorkerError as error:
             raise DataWorkerError(f"{error} at {self._name(task)}") from error.__cause__
         finally:
+            del self._asked[worker]
             self._idle.put(worker)
         if kind == "error":
             cause = pickle.loads(answer[0])
@@ -196,6 +151,11 @@ class OrderedMap(Generic[Task, Result]):
 
 def _failure(who: str, what: str, error: BaseException) -> str:
     return f"{who} failed at {what}: {type(error).__name__}: {error}"
+
+
+def _stack_of(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "it has ended"
 
 
 def _serve(jobs: "queue.SimpleQueue[Job | None]") -> None:

@@ -3,9 +3,11 @@
 It is a fresh interpreter (``python -m meshwright.data.worker``), not a fork, so it is safe beside a live
 process group with its threads, imports no torch, and needs no main guard in the program that starts it. It
 ends when stdin closes, so it never outlives its parent, not even one that was killed; what schedulers send to whole
-process groups to make training save and stop is its parent's affair.
+process groups to make training save and stop is its parent's affair. SIGURG makes it write where its threads are to the
+file whose descriptor is its argument, even while it hangs.
 """
 
+import faulthandler
 import os
 import pickle
 import signal
@@ -18,6 +20,7 @@ def main() -> None:
     """Read the function, then one task at a time: ``("result", value)`` or ``("error", error, text)``."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
+    faulthandler.register(signal.SIGURG, file=int(sys.argv[1]))
     replies = os.fdopen(os.dup(1), "wb")
     # A stray print in a data set must not end up in the middle of a reply.
     os.dup2(2, 1)

@@ -266,6 +266,7 @@ class Trainer:
             global_batch_size=self.run.train.batch.global_batch_size,
             data_rank=self.state.mesh.zero_rank,
             data_parallel=self.run.layout.zero_ranks,
+            timeout_s=self.run.config.dataset.timeout_s,
             max_batches=self.run.config.train.eval_batches,
         ) as loader:
             for batch in loader:
@@ -353,6 +354,7 @@ class Trainer:
             data_parallel=self.run.layout.zero_ranks,
             num_parallel_workers=config.num_parallel_workers,
             prefetch_size=config.prefetch_size,
+            timeout_s=config.timeout_s,
             pin_memory=self.device.type == "cuda",
         )
 
