@@ -235,3 +235,14 @@ def test_thresholds_by_name_decide() -> None:
 def test_wrong_thresholds_are_refused(settings: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Cleaning(rule_sets=("gopher",), thresholds=parse_thresholds(settings)).cleaner()
+
+
+def test_words_of_letters_are_whole_as_with_all_rules() -> None:
+    """Pieces of letters are not given to spaCy, which splits those that it knows by heart: "cannot", "dont"."""
+    from spacy.lang.en import English
+
+    tokenizer = English().tokenizer
+    rng = random.Random(0)
+    pieces = ["".join(rng.choices("abcdefghmstABCIKMSTX", k=rng.randint(1, 9))) for _ in range(3000)]
+    pieces += [piece for piece in tokenizer.rules if piece.split() == [piece]]
+    assert [SPLITTER.words(piece) for piece in pieces] == [[token.text for token in tokenizer(one)] for one in pieces]
