@@ -13,8 +13,9 @@ import pytest
 
 from meshwright.launch import position
 from meshwright.launch.console import MetricsTail
+from meshwright.launch.cores import usable_cores
 from meshwright.launch.endpoint import Endpoint, choose_endpoint, parse_endpoint
-from meshwright.launch.environment import threads_per_rank, under_launcher, usable_cores
+from meshwright.launch.environment import threads_per_rank, under_launcher
 from meshwright.launch.failure import Failure, is_communication_error, read_failure, record_failure, set_position
 from meshwright.launch.logs import Follower
 from meshwright.launch.nodes import LaunchError, Nodes, parse_nodes
@@ -256,6 +257,30 @@ def test_ranks_share_the_cores_unless_the_user_says_otherwise(monkeypatch):
     assert threads_per_rank(10 * usable_cores()) == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads_per_rank(10 * usable_cores()) == 3
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "50000 100000\n"}, 1),
+        ("0::/of/the/host\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("4:cpu,cpuacct:/x\n1:name=systemd:/\n", {"cpu,cpuacct/x/cpu.cfs_quota_us": "100000\n"}, 1),
+        ("4:cpu,cpuacct:/x\n1:name=systemd:/\n", {"cpu,cpuacct/x/cpu.cfs_quota_us": "-1\n"}, None),
+        ("4:memory:/x\n", {"memory/x/cpu.max": "100000 100000\n"}, None),
+        ("", {}, None),
+    ],
+)
+def test_quotas_of_containers_narrow_the_cores(tmp_path, groups, files, cores):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.with_name("cpu.cfs_period_us").write_text("100000\n")
+    assert usable_cores(tmp_path) == (cores or len(os.sched_getaffinity(0)))
 
 
 def test_torchrun_is_recognised(monkeypatch):

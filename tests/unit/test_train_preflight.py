@@ -13,9 +13,11 @@ from meshwright.config.load import load_config
 from meshwright.config.run import Run, resolve
 from meshwright.data.indexed import IndexedWriter
 from meshwright.parallel.devices import KINDS
-from meshwright.train import checkpointing, space
+from meshwright.parallel.precision import formats
+from meshwright.train import checkpointing, space, start
 from meshwright.train.inputs import find_start, train_dataset
 from meshwright.train.preflight import check
+from meshwright.train.start import start_lines
 
 MODEL = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "vocab_size": 97}
 
@@ -194,3 +196,30 @@ def test_an_interrupted_first_save_does_not_keep_a_run_from_starting(tmp_path):
     start = find_start(run, train_dataset(run).fingerprint())
     assert start.resume is None
     assert start.passed_over == (f"{partial}: the save was interrupted before it was complete",)
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_run_says_what_is_supervised_and_that_its_workers_are_too_many(tmp_path, monkeypatch):
+    with IndexedWriter(tmp_path / "chat", vocab_size=97, masked=True) as writer:
+        writer.add_document(np.arange(400) % 97, np.arange(400) % 4 == 0)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(start, "usable_cores", lambda: 5)
+
+    def told(**dataset: Any) -> str:
+        run = make(tmp_path, dataset=dataset)
+        return "\n".join(
+            start_lines(run, formats(run.train.precision, KINDS["cpu"]), KINDS["cpu"], train_dataset(run), 3)
+        )
+
+    plain = told(paths=[str(tmp_path / "train")], num_parallel_workers=2)
+    assert "data: 24 samples of 16 tokens\n" in plain + "\n"
+    assert "warning" not in plain
+    masked = told(paths=[str(tmp_path / "chat")], num_parallel_workers=3)
+    assert "data: 24 samples of 16 tokens, 25.0% of the tokens supervised\n" in masked
+    warning = (
+        "warning: dataset.num_parallel_workers: 3 for each of 2 ranks on one machine are more processes than the 5"
+    )
+    assert warning in masked
+    blended = told(paths=[{"path": str(tmp_path / name), "weight": 1} for name in ("train", "chat")])
+    assert "train: 50.00%, 6 samples of 24, 0.25 epochs\n" in blended
+    assert "chat: 50.00%, 6 samples of 24, 0.25 epochs, 25.0% of the tokens supervised" in blended

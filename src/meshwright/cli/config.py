@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,6 +134,7 @@ def _check(args: argparse.Namespace) -> int:
     from meshwright.config.advice import advise
     from meshwright.config.errors import ConfigErrors
     from meshwright.config.run import config_hash
+    from meshwright.launch.cores import usable_cores
 
     try:
         loaded, resolved = _resolve(args.config, args.overrides, args.world_size)
@@ -145,7 +145,7 @@ def _check(args: argparse.Namespace) -> int:
         count = len(errors.errors)
         print(f"{errors}\n{count} mistake{'s' * (count > 1)}; nothing was started", file=sys.stderr)
         return 2
-    advice = advise(resolved, loaded.config, cores=os.cpu_count())
+    advice = advise(resolved, loaded.config, cores=usable_cores())
     if args.json:
         facts = {"ok": True, "world_size": resolved.layout.world_size, "hash": config_hash(resolved)}
         return _print_json({**facts, "summary": _summary(resolved), "advice": [vars(item) for item in advice]})

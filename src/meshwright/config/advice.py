@@ -151,10 +151,13 @@ def _data(run: Run, cores: int | None) -> Iterator[Advice]:
         yield Advice("dataset.paths", "names no data yet; train will ask for it")
     if run.config.train.eval_steps and not dataset.eval_paths:
         yield Advice("train.eval_steps", "has no effect without dataset.eval_paths")
-    ranks = min(run.layout.world_size, MACHINE)
-    if cores is not None and dataset.num_parallel_workers * ranks > cores:
-        yield Advice(
-            "dataset.num_parallel_workers",
-            f"{dataset.num_parallel_workers} for each of {ranks} ranks on one machine are more processes than the"
-            f" {cores} cores here",
-        )
+    if told := loader_notice(run, min(run.layout.world_size, MACHINE), cores):
+        yield Advice("dataset.num_parallel_workers", told)
+
+
+def loader_notice(run: Run, ranks: int, cores: int | None) -> str | None:
+    """What to tell where the ranks of one machine have more loader processes than it has cores; None otherwise."""
+    workers = run.config.dataset.num_parallel_workers
+    if cores is None or workers * ranks <= cores:
+        return None
+    return f"{workers} for each of {ranks} ranks on one machine are more processes than the {cores} cores here"

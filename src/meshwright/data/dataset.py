@@ -100,6 +100,12 @@ class TokenDataset:
             for file, mask in zip(self.files, self.masks, strict=True)
         )
 
+    def mask_note(self) -> str:
+        """What to say of loss masks behind a number of samples: nothing where there is none."""
+        if not any(self.masks):
+            return ""
+        return f", {self.supervised_tokens / self.num_tokens:.1%} of the tokens supervised"
+
     def order(self, seed: int) -> GlobalOrder:
         """The order in which a run reads the samples."""
         return GlobalOrder(self.num_samples, seed)

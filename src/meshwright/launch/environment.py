@@ -7,19 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from meshwright.launch.cores import usable_cores
+
 RANK_LOG_LEVEL = "MESHWRIGHT_RANK_LOG_LEVEL"
 
 
 def under_launcher() -> bool:
     """Whether this process is already a rank: started by torchrun, with RANK and WORLD_SIZE, or by us."""
     return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE"} <= os.environ.keys()
-
-
-def usable_cores() -> int:
-    """Cores this process may run on (not all that the machine has: containers and taskset narrow them)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def threads_per_rank(nproc_per_node: int) -> int:

@@ -1,6 +1,12 @@
 """What a run says about itself before the first step: each choice with its reason."""
 
+import os
+
+from meshwright.config.advice import loader_notice
 from meshwright.config.run import Run
+from meshwright.data.blend import BlendedDataset
+from meshwright.data.dataset import TokenDataset
+from meshwright.launch.cores import usable_cores
 from meshwright.parallel.devices import DeviceKind
 from meshwright.parallel.precision import Formats
 from meshwright.spec.batch import equation
@@ -8,13 +14,14 @@ from meshwright.spec.flops import describe_convention, flops_per_token
 from meshwright.spec.layers import describe_layer_map, layer_map
 from meshwright.spec.parameters import total
 from meshwright.spec.schedule import describe_duration, warmup_notice, warmup_steps
+from meshwright.train.inputs import TrainingData
 
 
-def start_lines(run: Run, chosen: Formats, kind: DeviceKind, num_samples: int, total_steps: int) -> list[str]:
+def start_lines(run: Run, chosen: Formats, kind: DeviceKind, data: TrainingData, total_steps: int) -> list[str]:
     """Lines for the log."""
     model, layout, train = run.model, run.layout, run.train
     flops = flops_per_token(model, train.seq_length, embedding=False)
-    duration = describe_duration(train.duration, train.tokens_per_step, train.batch.global_batch_size, num_samples)
+    duration = describe_duration(train.duration, train.tokens_per_step, train.batch.global_batch_size, data.num_samples)
     lines = [
         f"model: {total(model):,} parameters, {flops:.4g} FLOPs per token",
         describe_convention(embedding=False, causal=False),
@@ -24,7 +31,14 @@ def start_lines(run: Run, chosen: Formats, kind: DeviceKind, num_samples: int, t
         f"batch: {equation(train.batch, layout.data_parallel, train.seq_length)}",
         f"precision: {chosen.reason}",
         f"duration: {total_steps} steps ({duration}), warm-up {warmup_steps(train.schedule, total_steps)} steps",
-        f"data: {num_samples:,} samples of {train.seq_length} tokens",
+        f"data: {data.num_samples:,} samples of {train.seq_length} tokens"
+        + (data.mask_note() if isinstance(data, TokenDataset) else ""),
     ]
-    notice = warmup_notice(train.schedule, total_steps)
-    return [*lines, notice] if notice else lines
+    if isinstance(data, BlendedDataset):
+        lines += data.describe(total_steps * train.batch.global_batch_size)
+    if notice := warmup_notice(train.schedule, total_steps):
+        lines.append(notice)
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.world_size))
+    if notice := loader_notice(run, ranks, usable_cores()):
+        lines.append(f"warning: dataset.num_parallel_workers: {notice}")
+    return lines

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from meshwright.checkpoint.background import Saved
 from meshwright.checkpoint.store import load_rank_state, load_tensors
 from meshwright.config.run import Run, config_log_lines, resolved_yaml
-from meshwright.data.blend import BlendedDataset
 from meshwright.data.loader import Batch, build_eval_loader, build_loader
 from meshwright.launch.agreement import agree
 from meshwright.launch.failure import set_position
@@ -324,12 +323,8 @@ class Trainer:
     def _announce(self, start: Start) -> None:
         for line in config_log_lines(self.run):
             self._say(line)
-        samples = self.data.num_samples
-        for line in start_lines(self.run, self.formats, self.kind, samples, self.total_steps):
+        for line in start_lines(self.run, self.formats, self.kind, self.data, self.total_steps):
             self._say(line)
-        if isinstance(self.data, BlendedDataset):
-            for line in self.data.describe(self.total_steps * self.run.train.batch.global_batch_size):
-                self._say(line)
         for line in start.passed_over:
             self._say(f"passed over {line}")
         resume = start.resume
