@@ -115,7 +115,7 @@ def test_any_bytes_survive_the_trained_tokenizer() -> None:
 def test_end_of_text_token_is_found_or_asked_for(tokenizer_file: Path, tmp_path: Path) -> None:
     body = tokenizer_file.read_text().replace(EOS_TOKEN, "<end>")
     (tmp_path / "tokenizer.json").write_text(body)
-    with pytest.raises(DataError, match=r"name it with --eos-token; its added tokens: <end>"):
+    with pytest.raises(DataError, match=r"name it with --eos-token; its special tokens: <end>"):
         load_tokenizer(tmp_path)
     with pytest.raises(DataError, match=r"has no token '<stop>' \(--eos-token\)"):
         load_tokenizer(tmp_path, eos_token="<stop>")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.data.byte_level import Ids
 from meshwright.data.text import is_held_out
 from meshwright.data.tokenizer import TextTokenizer
 
@@ -31,20 +32,20 @@ class Encoder:
         self._eval_fraction = eval_fraction
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _encoder, (self._tokenizer.body, self._tokenizer.eos_token, self._eval_fraction)
+        return Encoder, (self._tokenizer, self._eval_fraction)
 
     def __call__(self, texts: list[str]) -> tuple[Encoded, Encoded]:
         """The train and the held-out documents among ``texts``, each in the given order."""
-        rows: tuple[list[list[int]], list[list[int]]] = ([], [])
+        rows: tuple[list[Ids], list[Ids]] = ([], [])
         utf8_bytes = [0, 0]
-        for text, row in zip(texts, self._tokenizer.encode(texts), strict=True):
+        for text, row in zip(texts, self._tokenizer.encode_arrays(texts), strict=True):
             utf8 = text.encode("utf-8")
             side = is_held_out(utf8, self._eval_fraction)
             rows[side].append(row)
             utf8_bytes[side] += len(utf8)
         return self._collect(rows[0], utf8_bytes[0]), self._collect(rows[1], utf8_bytes[1])
 
-    def _collect(self, rows: list[list[int]], utf8_bytes: int) -> Encoded:
+    def _collect(self, rows: list[Ids], utf8_bytes: int) -> Encoded:
         lengths = np.array([len(row) + 1 for row in rows], np.int32)
         tokens = np.full(int(lengths.sum()), self._tokenizer.eos_id, np.int32)
         at = 0
@@ -52,10 +53,6 @@ class Encoder:
             tokens[at : at + len(row)] = row
             at += len(row) + 1
         return Encoded(tokens, lengths, utf8_bytes)
-
-
-def _encoder(body: bytes, eos_token: str, eval_fraction: float) -> Encoder:
-    return Encoder(TextTokenizer(body, eos_token), eval_fraction)
 
 
 def chunks(texts: Iterator[str]) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""Byte-level BPE tokenizers: train one, or load any tokenizer.json."""
+"""Vocabularies of any kind: load one with the token that ends a document, or train a byte-level BPE."""
 
 import hashlib
 import json
@@ -6,75 +6,107 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshwright.data import rank_file
+from meshwright.data.byte_level import Ids
 from meshwright.data.errors import DataError
+from meshwright.data.vocabulary_json import JsonVocabulary, import_tokenizers
+from meshwright.data.vocabulary_sentencepiece import SentencePieceVocabulary
 
 EOS_TOKEN = "<|endoftext|>"
-KNOWN_EOS = (EOS_TOKEN, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
 SMALLEST_VOCAB = 256 + 1
+FILES = ("tokenizer.json", "tokenizer.model")
 
 
 class TextTokenizer:
-    """A tokenizer.json and the token that ends a document.
+    """A vocabulary and the token that ends a document.
 
     Text is encoded as text: no template adds tokens, nothing is cut off or padded, and the spelling of a
     special token inside a document (``<|endoftext|>`` in a file about tokenizers) is ordinary text.
 
     Attributes:
-        body: the bytes of the tokenizer.json.
+        body: the bytes of the tokenizer.json or of the sentencepiece model.
+        suffix: how the name of a file of these bytes ends: .json or .model.
+        engine: the package that encodes: tokenizers, tiktoken or sentencepiece.
         vocab_size: every id is below this.
         eos_id / eos_token: ends each document.
     """
 
-    def __init__(self, body: bytes, eos_token: str, *, source: str = "tokenizer.json") -> None:
+    def __init__(self, body: bytes, eos_token: str | None = None, *, source: str = "tokenizer.json") -> None:
         """Load from bytes.
 
+        Args:
+            eos_token: ends each document; default: the one that the bytes name, else a usual one.
+
         Raises:
-            DataError: not a tokenizer.json, or without ``eos_token``.
+            DataError: of no known kind, without ``eos_token``, or text that spells it would become it.
         """
-        tokenizers = _tokenizers()
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(body.decode("utf-8"))
-        except Exception as error:  # tokenizers raises plain Exception
-            raise DataError(f"{source}: not a tokenizer.json: {error}") from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        if eos_token not in vocabulary:
-            raise DataError(f"{source}: has no token {eos_token!r} (--eos-token)")
+        is_json = source.endswith(".json") or body.lstrip()[:1] == b"{"
+        self._vocabulary = JsonVocabulary(body, source) if is_json else SentencePieceVocabulary(body, source)
         self.body = body
-        self.vocab_size = max(vocabulary.values()) + 1
-        self.eos_token = eos_token
-        self.eos_id: int = vocabulary[eos_token]
+        self.suffix = self._vocabulary.suffix
+        self.vocab_size = self._vocabulary.size
+        self.eos_token = eos_token or self._default_end(source)
+        eos_id = self._vocabulary.id_of(self.eos_token)
+        if eos_id is None:
+            raise DataError(f"{source}: has no token {self.eos_token!r} (--eos-token)")
+        self.eos_id = eos_id
+        if eos_id in self._vocabulary.encode([self.eos_token])[0]:
+            raise DataError(
+                f"{source}: {self.eos_token!r} in a text becomes the token itself, which would end the document "
+                "there; name another one with --eos-token"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TextTokenizer, (self.body, self.eos_token)
+
+    @property
+    def engine(self) -> str:
+        return self._vocabulary.engine
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without end-of-text tokens."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        return [row.tolist() for row in self.encode_arrays(texts)]
+
+    def encode_arrays(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text, int32 [tokens] each, without end-of-text tokens."""
+        return self._vocabulary.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special tokens are shown."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        return self._vocabulary.decode(ids)
 
     def fingerprint(self) -> str:
-        """sha256 hex of the tokenizer.json."""
+        """sha256 hex of ``body``."""
         return hashlib.sha256(self.body).hexdigest()
 
+    def _default_end(self, source: str) -> str:
+        if end := self._vocabulary.default_end():
+            return end
+        special = self._vocabulary.special_tokens()
+        known = f"; its special tokens: {', '.join(special[:10])}" if special else ""
+        raise DataError(f"{source}: which token ends a document? name it with --eos-token{known}")
 
-def load_tokenizer(path: str | Path, *, eos_token: str | None = None) -> TextTokenizer:
-    """Load a tokenizer.json, or the one in a directory.
+
+def load_tokenizer(
+    path: str | Path, *, eos_token: str | None = None, tiktoken_encoding: str | None = None
+) -> TextTokenizer:
+    """Load a tokenizer.json, a sentencepiece model or a tiktoken rank file, or the first such in a directory.
 
     Args:
-        eos_token: ends each document; default: the one tokenizer_config.json names, else a usual one.
+        eos_token: ends each document; default: the one that tokenizer_config.json or the file names, else a usual one.
+        tiktoken_encoding: for a rank file, and only there: how text is cut into words, and which special tokens
+            there are (a name in ``patterns.ENCODINGS``). The rank file is converted into a tokenizer.json.
 
     Raises:
-        DataError: missing, not a tokenizer.json, or without an end-of-text token.
+        DataError: missing, of no known kind, or without an end-of-text token.
     """
-    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        raise DataError(f"{file}: no such file")
+    file = _file(Path(path))
     body = file.read_bytes()
-    eos_token = eos_token or _configured_eos(file.with_name("tokenizer_config.json")) or _usual_eos(file, body)
+    eos_token = eos_token or _configured_eos(file.with_name("tokenizer_config.json"))
+    if rank_file.is_rank_file(body):
+        body = rank_file.convert(body, tiktoken_encoding, str(file))
+    elif tiktoken_encoding is not None:
+        raise DataError(f"{file}: --tiktoken is for tiktoken rank files, which this is not")
     return TextTokenizer(body, eos_token, source=str(file))
 
 
@@ -87,7 +119,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: boo
         DataError: ``vocab_size`` does not hold the 256 bytes and ``<|endoftext|>``.
     """
     check_vocab_size(vocab_size)
-    tokenizers = _tokenizers()
+    tokenizers = import_tokenizers()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
@@ -113,12 +145,16 @@ def check_vocab_size(vocab_size: int) -> None:
         )
 
 
-def _tokenizers() -> Any:
-    try:
-        import tokenizers
-    except ImportError:
-        raise DataError("the package `tokenizers` is not installed: pip install 'meshwright[train]'") from None
-    return tokenizers
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        return path
+    candidates = [path / name for name in FILES] + sorted(path.glob("*.tiktoken"))
+    found = next((file for file in candidates if file.is_file()), None)
+    if found is None:
+        raise DataError(f"{path}: has no {', '.join(FILES)} or *.tiktoken")
+    return found
 
 
 def _configured_eos(config: Path) -> str | None:
@@ -129,16 +165,3 @@ def _configured_eos(config: Path) -> str | None:
     except (ValueError, AttributeError) as error:
         raise DataError(f"{config}: not a tokenizer_config.json: {error}") from None
     return eos.get("content") if isinstance(eos, dict) else eos
-
-
-def _usual_eos(file: Path, body: bytes) -> str:
-    try:
-        content = json.loads(body)
-        added = [str(token["content"]) for token in content.get("added_tokens", [])]
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise DataError(f"{file}: not a tokenizer.json: {error}") from None
-    for token in KNOWN_EOS:
-        if token in added:
-            return token
-    known = f"; its added tokens: {', '.join(added[:10])}" if added else ""
-    raise DataError(f"{file}: which token ends a document? name it with --eos-token{known}")

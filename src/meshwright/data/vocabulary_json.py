@@ -1,0 +1,107 @@
+"""A tokenizer.json: any by the package tokenizers, most byte-level BPE by tiktoken (see ``byte_level``)."""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshwright.data.byte_level import ByteLevelEncoder, Ids, read_byte_level
+from meshwright.data.errors import DataError
+from meshwright.data.nasty import NASTY_TEXTS
+from meshwright.data.patterns import pieces
+
+KNOWN_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
+
+
+class JsonVocabulary:
+    """Encodes and decodes as a tokenizer.json says, without templates, truncation and padding."""
+
+    suffix = ".json"
+
+    def __init__(self, body: bytes, source: str) -> None:
+        """Load from bytes; ``source`` names them in errors. Raises DataError: not a tokenizer.json."""
+        tokenizers = import_tokenizers()
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(body.decode("utf-8"))
+        except Exception as error:  # tokenizers raises plain Exception
+            raise DataError(f"{source}: not a tokenizer.json: {error}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        self._body = body
+        self._ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.size = max(self._ids.values(), default=-1) + 1
+
+    def id_of(self, token: str) -> int | None:
+        """Id of a token, or None where there is none of that name."""
+        return self._ids.get(token)
+
+    def special_tokens(self) -> list[str]:
+        """Tokens with a meaning of their own, one of which may end a document."""
+        return [str(token["content"]) for token in self._content().get("added_tokens", [])]
+
+    def default_end(self) -> str | None:
+        """The usual token that ends a document."""
+        special = self.special_tokens()
+        return next((token for token in KNOWN_ENDS if token in special), None)
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text, int32 [tokens] each."""
+        rows = [self._certain(text) for text in texts]
+        left = iter(self._by_tokenizers([text for text, row in zip(texts, rows, strict=True) if row is None]))
+        return [next(left) if row is None else row for row in rows]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; special tokens are shown."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    @property
+    def engine(self) -> str:
+        """The package that encodes most texts."""
+        return "tiktoken" if self._fast else "tokenizers"
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self._body)
+        return content
+
+    def _certain(self, text: str) -> Ids | None:
+        """Ids by way of tiktoken; None where it does not apply to the text as a whole."""
+        fast = self._fast
+        if fast is None or fast.has_literal(text):
+            return None
+        rows = []
+        for piece in pieces(text):
+            row = fast.encode(piece)
+            rows.append(self._by_tokenizers([piece])[0] if row is None else row)
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+    def _by_tokenizers(self, texts: list[str]) -> list[Ids]:
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    @cached_property
+    def _fast(self) -> ByteLevelEncoder | None:
+        vocabulary = read_byte_level(self._content())
+        if vocabulary is None:
+            return None
+        try:
+            encoder = ByteLevelEncoder(vocabulary)
+        except ImportError:
+            return None
+        # The installed versions of both packages may class a character in their own ways.
+        for text, expected in zip(NASTY_TEXTS, self._by_tokenizers(list(NASTY_TEXTS)), strict=True):
+            found = None if encoder.has_literal(text) else encoder.encode(text)
+            if found is not None and not np.array_equal(found, expected):
+                return None
+        return encoder
+
+
+def import_tokenizers() -> Any:
+    """The package tokenizers. Raises DataError where it is not installed."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise DataError("the package `tokenizers` is not installed: pip install 'meshwright[train]'") from None
+    return tokenizers
