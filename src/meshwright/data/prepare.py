@@ -1,26 +1,20 @@
 """Text files to a training corpus: token files, held-out token files, tokenizer and record."""
 
-import contextlib
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
-from meshwright.data.clean.report import REPORT_SUFFIX, CleanCounts, save_report
-from meshwright.data.clean.shards import DIRECTORY, TEXT_KEY, clean_files, directory_name
-from meshwright.data.corpus import Tally, find_files, read_documents
-from meshwright.data.encode import Encoded, Encoder, chunks
+from meshwright.data.corpus import find_files
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedWriter, bin_path, dtype_for_vocab, idx_path, strip_suffix
-from meshwright.data.pool import OrderedMap
-from meshwright.data.progress import Progress
-from meshwright.data.record import EVAL_SUFFIX, CorpusRecord, SplitCounts, record_path
-from meshwright.data.text import is_held_out
-from meshwright.data.tokenizer import TextTokenizer, check_vocab_size, load_tokenizer, train_tokenizer
+from meshwright.data.finish_stage import OUTPUTS
+from meshwright.data.pipeline import Pipeline
+from meshwright.data.record import CorpusRecord, load_record
+from meshwright.data.request import Request
+from meshwright.data.stages import WHOLE, Task
+from meshwright.data.tokenizer import load_tokenizer
 from meshwright.data.workplace import commit, workplace, workplace_path
-
-# In the order in which they get their final names: a corpus is complete when its record is there.
-OUTPUTS = (".tokenizer.json", ".bin", ".idx", f"{EVAL_SUFFIX}.bin", f"{EVAL_SUFFIX}.idx", REPORT_SUFFIX, ".json")
 
 
 def prepare(
@@ -39,179 +33,131 @@ def prepare(
     overwrite: bool = False,
     show_progress: bool = False,
 ) -> CorpusRecord:
+    """``prepare_corpus`` for the ``Request`` of these settings."""
+    request = Request(
+        inputs=inputs,
+        output=Path(output),
+        tokenizer=tokenizer,
+        train_vocab_size=train_vocab_size,
+        suffixes=suffixes,
+        text_key=text_key,
+        eos_token=eos_token,
+        eval_fraction=eval_fraction,
+        cleaning=cleaning,
+        examples=examples,
+    )
+    return prepare_corpus(request, workers=workers, overwrite=overwrite, show_progress=show_progress)
+
+
+def prepare_corpus(
+    request: Request, *, workers: int = 0, overwrite: bool = False, show_progress: bool = False
+) -> CorpusRecord:
     """Write ``output``.bin/.idx, .eval.bin/.idx, .tokenizer.json and .json from text, .clean.json where it is cleaned.
 
-    The same inputs give the same bytes, whatever the number of workers. All files get their names at the end,
-    together; whatever ends the work before that, nothing is left behind but finished shards of cleaning, with which
+    The same request gives the same bytes, whatever the number of workers. All files get their names at the end,
+    together; whatever ends the work before that, nothing is left behind but what the stages have finished, with which
     the same request goes on.
 
     Args:
-        inputs: files, directories, glob patterns (see ``corpus.find_files``).
-        output: path prefix of the files to write.
-        tokenizer: a tokenizer.json to use, or
-        train_vocab_size: train a byte-level BPE of this size on the documents that are not held out.
-        text_key: where the text is in a .jsonl row.
-        eos_token: ends each document; default: the tokenizer's own.
-        eval_fraction: share of documents to hold out, chosen by a hash of their text.
-        cleaning: which documents to drop, and what to change in the others; default: nothing.
-        examples: documents to show in .clean.json for each rule that drops some.
-        workers: processes that clean and tokenize; 0 uses the tokenizer's threads in this process.
+        workers: processes; 0 works in this one, with the threads of the tokenizer.
         overwrite: replace an existing corpus of that name.
 
     Raises:
         DataError: something about the request or the inputs is wrong.
         DataWorkerError: a worker process ended.
+        OSError: a file cannot be written.
     """
-    output = strip_suffix(output)
-    _check_request(output, tokenizer, train_vocab_size, eval_fraction, workers, overwrite)
-    texts = _Texts(find_files(inputs, suffixes), text_key)
-    loaded = load_tokenizer(tokenizer, eos_token=eos_token) if tokenizer is not None else None
-    with workplace(output, keep=f"{DIRECTORY}*") as directory:
-        files, counts = len(texts.files), None
-        if cleaning:
-            texts, counts = _clean(texts, cleaning, directory, examples, workers, show_progress)
-        text_tokenizer = loaded or _train(texts, train_vocab_size, eval_fraction, show_progress)
-        stage = _stage(directory)
-        Path(f"{stage}.tokenizer.json").write_bytes(text_tokenizer.body)
-        tally = Tally()
-        encoded = _encode(texts, Encoder(text_tokenizer, eval_fraction), tally, workers, show_progress)
-        with contextlib.closing(encoded):
-            train, held_out = _write(stage, encoded, text_tokenizer.vocab_size)
-        record = CorpusRecord(
-            vocab_size=text_tokenizer.vocab_size,
-            dtype=dtype_for_vocab(text_tokenizer.vocab_size).name,
-            eos_id=text_tokenizer.eos_id,
-            eos_token=text_tokenizer.eos_token,
-            tokenizer_sha256=text_tokenizer.fingerprint(),
-            eval_fraction=eval_fraction,
-            train=train,
-            eval=held_out,
-            files=files,
-            dropped={"empty": tally.empty} if counts is None else {"empty": counts.empty, **counts.by_rule()},
-            invalid_utf8=tally.invalid_utf8 if counts is None else counts.invalid_utf8,
-            inputs=tuple(str(item) for item in inputs),
-        )
-        _check_result(record)
-        if counts is not None:
-            report = {**asdict(cleaning), **counts.as_json(), "kept_tokens": train.tokens + held_out.tokens}
-            save_report(Path(f"{stage}{REPORT_SUFFIX}"), report)
-        record.save(Path(f"{stage}.json"))
-        commit(_final_paths(stage), _final_paths(output))
+    job = _Job.of(request, workers, overwrite)
+    with workplace(request.prefix) as directory:
+        job.check_output()
+        if show_progress:
+            job.warn_of_others(directory)
+        if job.pipeline.finished_files() is None:
+            for stage in job.pipeline.stages():
+                stage.run(WHOLE, workers=workers, show_progress=show_progress)
+        commit(job.pipeline.corpus, request.prefix, OUTPUTS, job.pipeline.finished_files() or ())
+    record = load_record(request.prefix)
+    assert record is not None
     return record
 
 
 @dataclass(frozen=True)
-class _Texts:
-    """Files of documents, and where the text is in a .jsonl row."""
+class TaskReport:
+    """What a task has done.
 
-    files: Sequence[Path]
-    key: str
+    Attributes:
+        stage: title of the stage that it worked on; empty where no stage is left for tasks.
+        finished, pieces: shards of the stage that are finished by now, and all.
+        following: title of the stage to run next by tasks, where this one is finished and there is one.
+    """
 
-    def read(self, tally: Tally) -> Iterator[str]:
-        return read_documents(self.files, text_key=self.key, tally=tally)
-
-    def size(self) -> int:
-        return sum(path.stat().st_size for path in self.files)
-
-
-def _check_request(
-    output: Path,
-    tokenizer: str | Path | None,
-    train_vocab_size: int | None,
-    eval_fraction: float,
-    workers: int,
-    overwrite: bool,
-) -> None:
-    if (tokenizer is None) == (train_vocab_size is None):
-        raise DataError("give either --tokenizer FILE or --train-tokenizer VOCAB_SIZE")
-    if train_vocab_size is not None:
-        check_vocab_size(train_vocab_size)
-    if not 0 <= eval_fraction < 1:
-        raise DataError(f"eval_fraction {eval_fraction} must be at least 0 and below 1")
-    if workers < 0:
-        raise DataError(f"workers {workers} must be at least 0")
-    if output.is_dir():
-        raise DataError(f"{output}: is a directory; give a prefix, such as {output / 'corpus'}")
-    existing = [path for path in _final_paths(output) if path.exists()]
-    # A run that was killed while it gave the files their names had leave to do so; the record comes last.
-    interrupted = Path(f"{_stage(workplace_path(output))}.json").exists() and not record_path(output).exists()
-    if existing and not overwrite and not interrupted:
-        raise DataError(f"{existing[0]}: exists already; choose another --output, or replace it with --overwrite")
+    stage: str = ""
+    finished: int = 0
+    pieces: int = 0
+    following: str = ""
 
 
-def _check_result(record: CorpusRecord) -> None:
-    if not record.train.documents:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in record.dropped.items())
-        raise DataError(
-            f"no document is left for training: {reasons}, {record.eval.documents} held out "
-            f"(eval_fraction {record.eval_fraction})"
-        )
+def prepare_task(
+    request: Request, task: Task, *, workers: int = 0, overwrite: bool = False, show_progress: bool = False
+) -> TaskReport:
+    """Do a task's share of the first stage that is not finished; several tasks may run at once.
+
+    When all tasks of a stage are done, the next call works on the next stage. ``prepare_corpus`` does the rest.
+
+    Raises:
+        DataError, DataWorkerError, OSError: as ``prepare_corpus``.
+    """
+    job = _Job.of(request, workers, overwrite)
+    with workplace(request.prefix, shared=True):
+        job.check_output()
+        stages = job.pipeline.stages()
+        for stage in stages:
+            finished, pieces = stage.finished()
+            if stage.local:
+                break
+            if finished == pieces:
+                continue
+            stage.run(task, workers=workers, show_progress=show_progress)
+            finished, pieces = stage.finished()
+            following = next(stages) if finished == pieces else None
+            title = following.title if following and not following.local else ""
+            return TaskReport(stage.title, finished, pieces, title)
+    return TaskReport()
 
 
-def _stage(directory: Path) -> Path:
-    return directory / "corpus"
+@dataclass(frozen=True)
+class _Job:
+    """A request that has been checked, with its stages."""
 
+    request: Request
+    overwrite: bool
+    pipeline: Pipeline
 
-def _final_paths(prefix: Path) -> list[Path]:
-    return [Path(f"{prefix}{suffix}") for suffix in OUTPUTS]
+    @classmethod
+    def of(cls, request: Request, workers: int, overwrite: bool) -> "_Job":
+        request.check()
+        if workers < 0:
+            raise DataError(f"workers {workers} must be at least 0")
+        files = find_files(request.inputs, request.suffixes)
+        tokenizer = load_tokenizer(request.tokenizer, eos_token=request.eos_token) if request.tokenizer else None
+        job = cls(request, overwrite, Pipeline(request, files, tokenizer, workplace_path(request.prefix)))
+        job.check_output()
+        return job
 
+    def check_output(self) -> None:
+        """Refuse to replace a corpus that was not to be replaced."""
+        existing = [path for suffix in OUTPUTS if (path := Path(f"{self.request.prefix}{suffix}")).exists()]
+        # A run that was killed while it gave the files their names had leave to do so.
+        if existing and not self.overwrite and self.pipeline.finished_files() is None:
+            raise DataError(f"{existing[0]}: exists already; choose another --output, or replace it with --overwrite")
 
-def _clean(
-    texts: _Texts, cleaning: Cleaning, directory: Path, examples: int, workers: int, show: bool
-) -> tuple[_Texts, CleanCounts]:
-    shards = directory / directory_name(texts.files, cleaning, texts.key, examples)
-    files, counts = clean_files(
-        texts.files, cleaning, shards, text_key=texts.key, examples=examples, workers=workers, show_progress=show
-    )
-    return _Texts(files, TEXT_KEY), counts
-
-
-def _train(texts: _Texts, vocab_size: int | None, eval_fraction: float, show: bool) -> TextTokenizer:
-    assert vocab_size is not None
-    return train_tokenizer(_training_text(texts, eval_fraction, show), vocab_size)
-
-
-def _training_text(texts: _Texts, eval_fraction: float, show: bool) -> Iterator[str]:
-    tally = Tally()
-    with Progress("training the tokenizer", texts.size(), show=show) as progress:
-        for text in texts.read(tally):
-            progress.update(tally.bytes_read)
-            if not is_held_out(text.encode("utf-8"), eval_fraction):
-                yield text
-
-
-def _encode(
-    texts: _Texts, encoder: Encoder, tally: Tally, workers: int, show: bool
-) -> Generator[tuple[Encoded, Encoded], None, None]:
-    """Train and held-out documents of all files, a chunk at a time, in file order."""
-    tasks = chunks(texts.read(tally))
-    encoded: OrderedMap[list[str], tuple[Encoded, Encoded]] = OrderedMap(
-        encoder, tasks, workers=workers, ahead=2 * workers + 1, name=_chunk_name, finish=lambda parts: parts
-    )
-    with encoded, Progress("tokenizing", texts.size(), show=show) as progress:
-        for parts in encoded:
-            yield parts
-            progress.update(tally.bytes_read)
-
-
-def _chunk_name(texts: list[str]) -> str:
-    return f"the document that starts with {texts[0][:40]!r}, or one of the {len(texts) - 1} after it"
-
-
-def _write(stage: Path, encoded: Iterator[tuple[Encoded, Encoded]], vocab_size: int) -> tuple[SplitCounts, SplitCounts]:
-    prefixes = (stage, Path(f"{stage}{EVAL_SUFFIX}"))
-    with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(IndexedWriter(prefix, vocab_size=vocab_size)) for prefix in prefixes]
-        utf8_bytes = [0, 0]
-        for parts in encoded:
-            for side, part in enumerate(parts):
-                writers[side].add_documents(part.tokens, part.lengths)
-                utf8_bytes[side] += part.utf8_bytes
-    if not writers[1].documents:
-        for path in (bin_path(prefixes[1]), idx_path(prefixes[1])):
-            path.unlink()
-    train, held_out = (
-        SplitCounts(documents=writer.documents, tokens=writer.tokens, utf8_bytes=size)
-        for writer, size in zip(writers, utf8_bytes, strict=True)
-    )
-    return train, held_out
+    def warn_of_others(self, workplace: Path) -> None:
+        """Tell of finished work that this request cannot go on from."""
+        others = [path for path in workplace.iterdir() if path.is_dir() and path not in self.pipeline.directories]
+        if others:
+            names = ", ".join(sorted(path.name for path in others))
+            print(
+                f"note: {workplace} has results of other inputs, settings or versions ({names}); they are not used, "
+                "and removed when this corpus is complete",
+                file=sys.stderr,
+            )

@@ -59,6 +59,10 @@ class Stage(Protocol):
     def directory(self) -> Path:
         """Where its results are, and nothing else."""
 
+    @property
+    def local(self) -> bool:
+        """Whether it is left to the machine that completes the corpus."""
+
     def finished(self) -> tuple[int, int]:
         """How many of its pieces are done, and how many there are."""
 
@@ -80,6 +84,7 @@ class ShardStage:
     marker: str
     shards: Sequence[Shard]
     function: Callable[[Shard], None]
+    local: bool = False
 
     def finished(self) -> tuple[int, int]:
         """Shards done, and all."""
@@ -121,6 +126,7 @@ class SoleStage:
     directory: Path
     marker: str
     function: Callable[[bool], None]
+    local: bool = False
 
     def finished(self) -> tuple[int, int]:
         """1 or 0 of 1."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -17,7 +17,7 @@ from meshwright.data.record import EVAL_SUFFIX, SplitCounts
 from meshwright.data.shards import Shard, complete_file, shard_path
 
 SPLITS = ("", EVAL_SUFFIX)
-COUNTS = ".json"
+TOKEN_COUNTS = ".json"
 
 
 def tokens_path(directory: Path, shard: Shard, split: str) -> Path:
@@ -51,14 +51,9 @@ class TokenCounts:
     @classmethod
     def load(cls, directory: Path, shard: Shard) -> Self:
         """Counts of a finished shard."""
-        content = json.loads(shard_path(directory, shard, COUNTS).read_text("utf-8"))
+        content = json.loads(shard_path(directory, shard, TOKEN_COUNTS).read_text("utf-8"))
         train, held_out = (SplitCounts(**counts) for counts in content.pop("splits"))
         return cls(splits=(train, held_out), **content)
-
-
-def total_counts(directory: Path, shards: Sequence[Shard]) -> TokenCounts:
-    """What the counts of finished shards add up to."""
-    return sum((TokenCounts.load(directory, shard) for shard in shards), TokenCounts())
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class ShardTokenizer:
                 for split, encoded in zip(splits, self.encoder(chunk), strict=True):
                     split.add(encoded, self.vocab_size, self.dtype)
         counts = TokenCounts((splits[0].counts, splits[1].counts), tally.empty, tally.invalid_utf8)
-        with complete_file(shard_path(self.directory, shard, COUNTS)) as file:
+        with complete_file(shard_path(self.directory, shard, TOKEN_COUNTS)) as file:
             file.write(json.dumps(asdict(counts)).encode())
 
 

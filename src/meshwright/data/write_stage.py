@@ -79,20 +79,18 @@ def _copy(source: Path, target: Path, start: int) -> None:
 
 
 def _copy_bytes(source: int, target: int, size: int, start: int) -> None:
-    copy, done = os.copy_file_range, 0
+    done, in_kernel = 0, True
     while done < size:
+        count = min(size - done, COPY_BYTES)
         try:
-            copied = copy(source, target, min(size - done, COPY_BYTES), done, start + done)
+            if in_kernel:
+                done += os.copy_file_range(source, target, count, done, start + done)
+            else:
+                done += os.pwrite(target, os.pread(source, count, done), start + done)
         except OSError as error:
-            if copy is _copy_in_process or error.errno not in NO_COPY:
+            if not in_kernel or error.errno not in NO_COPY:
                 raise
-            copy, copied = _copy_in_process, 0
-        done += copied
-
-
-def _copy_in_process(source: int, target: int, count: int, offset_src: int, offset_dst: int) -> int:
-    """As ``os.copy_file_range``, where the kernel or the file system has no such thing."""
-    return os.pwrite(target, os.pread(source, count, offset_src), offset_dst)
+            in_kernel = False
 
 
 def write_indexes(tokens: Path, prefix: Path, shards: Sequence[Shard], counts: TokenCounts, dtype: np.dtype) -> None:

@@ -61,7 +61,7 @@ class CleanCounts:
         dropped.add(1, len(source.text))
         if len(dropped.examples) < examples:
             start = source.text[:EXAMPLE_CHARACTERS]
-            dropped.examples.append({"file": str(source.path), "byte": source.byte, "text": start})
+            dropped.examples.append({**source.place(), "text": start})
 
     def merge(self, other: Self, examples: int) -> None:
         """Add the counts of what comes after."""

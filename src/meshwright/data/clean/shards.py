@@ -1,11 +1,7 @@
 """Cleaning as a stage of preparation: shards of the inputs, each cleaned by one process, finished ones kept."""
 
-import hashlib
-import importlib.metadata
 import json
-import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,13 +9,12 @@ from typing import Any
 from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
 from meshwright.data.corpus import Tally, read_parts
-from meshwright.data.shards import SHARD_BYTES, Shard, complete_file, plan_shards, shard_path
-from meshwright.data.stages import WHOLE, ShardStage
+from meshwright.data.shards import Shard, complete_file, shard_path
 
-DIRECTORY = "clean-"
 TEXT_KEY = "text"
-COUNTS = ".json"
-PACKAGES = ("meshwright", "spacy", "ftfy", "py3langid")
+CLEAN_COUNTS = ".json"
+# Their versions change what is kept.
+CLEAN_PACKAGES = ("spacy", "ftfy", "py3langid")
 
 
 class ShardCleaner:
@@ -65,48 +60,13 @@ def text_path(directory: Path, shard: Shard) -> Path:
 
 def counts_path(directory: Path, shard: Shard) -> Path:
     """Where the counts of a shard are."""
-    return shard_path(directory, shard, COUNTS)
+    return shard_path(directory, shard, CLEAN_COUNTS)
 
 
-def directory_name(files: Sequence[Path], cleaning: Cleaning, text_key: str, examples: int) -> str:
-    """Name of the directory of finished shards: another for other inputs, settings or versions."""
-    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    about = [asdict(cleaning), text_key, examples, SHARD_BYTES, stats, [_version(name) for name in PACKAGES]]
-    return f"{DIRECTORY}{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def clean_files(
-    files: Sequence[Path],
-    cleaning: Cleaning,
-    directory: Path,
-    *,
-    text_key: str,
-    examples: int,
-    workers: int,
-    show_progress: bool,
-) -> tuple[list[Path], CleanCounts]:
-    """Clean what is not finished in ``directory``; the .jsonl files of all shards, in order, and what they add up to.
-
-    Raises:
-        DataError: an input cannot be read, or a setting of ``cleaning`` is wrong.
-        DataWorkerError: a worker process ended.
-    """
-    cleaning.cleaner()
-    for other in directory.parent.glob(f"{DIRECTORY}*"):
-        if other != directory:
-            shutil.rmtree(other)
-    shards = plan_shards(files)
-    function = ShardCleaner(cleaning, text_key, directory, examples)
-    stage = ShardStage("cleaning", directory, COUNTS, shards, function)
-    stage.run(WHOLE, workers=workers, show_progress=show_progress)
-    counts = CleanCounts()
+def total_clean_counts(directory: Path, shards: Sequence[Shard], examples: int) -> CleanCounts:
+    """What the counts of finished shards add up to."""
+    total = CleanCounts()
     for shard in shards:
-        counts.merge(CleanCounts.from_json(json.loads(counts_path(directory, shard).read_text("utf-8"))), examples)
-    return [text_path(directory, shard) for shard in shards], counts
+        content = json.loads(counts_path(directory, shard).read_text("utf-8"))
+        total.merge(CleanCounts.from_json(content), examples)
+    return total

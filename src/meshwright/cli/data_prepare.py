@@ -1,0 +1,169 @@
+"""``meshwright data prepare``."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli import data_rules
+
+if TYPE_CHECKING:
+    from meshwright.data.prepare import TaskReport
+    from meshwright.data.record import CorpusRecord
+    from meshwright.data.request import Request
+
+# What is counted in the directories of the workplace, by the first word of their names.
+KEPT = {
+    "clean": ("*.json", "shards cleaned"),
+    "tokenizer": ("tokenizer.json", "tokenizer trained"),
+    "tokens": ("*.json", "shards tokenized"),
+    "corpus": ("*.written", "shards written"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="file, directory or glob pattern")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="path of the corpus, without suffix")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json to use")
+    source.add_argument("--train-tokenizer", type=int, metavar="VOCAB_SIZE", help="train a byte-level BPE of this size")
+    parser.add_argument(
+        "--suffix", action="append", default=[], help="take these files from directories (default .txt .jsonl)"
+    )
+    parser.add_argument("--text-key", default="text", metavar="KEY", help="key of the text in .jsonl rows")
+    parser.add_argument("--eos-token", metavar="TOKEN", help="ends each document (default: the tokenizer's)")
+    parser.add_argument(
+        "--eval-fraction", type=float, default=0.02, metavar="X", help="share of documents to hold out (0.02)"
+    )
+    _add_cleaning(parser.add_argument_group("cleaning (needs meshwright[clean])"))
+    cores = min(os.cpu_count() or 1, 16)
+    parser.add_argument("--workers", type=int, default=cores, metavar="N", help=f"processes ({cores})")
+    parser.add_argument("--task", metavar="K/N", help="do one of N shares of the next stage, beside other tasks")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing corpus")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _add_cleaning(group: Any) -> None:
+    group.add_argument(
+        "--clean", type=_names, default=(), metavar="RULES", help="rule sets, in order: gopher,c4,c4-fineweb,fineweb"
+    )
+    group.add_argument("--language", type=_names, default=(), metavar="CODES", help="keep these languages: en,de")
+    group.add_argument("--repair-unicode", action="store_true", help="undo wrong decodings")
+    group.add_argument("--mask-pii", action="store_true", help="replace e-mail and public IP addresses")
+    group.add_argument("--examples", type=int, default=3, metavar="N", help="dropped documents to show by rule (3)")
+    data_rules.add_arguments(group)
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare a corpus, or do the share of a task.
+
+    Raises:
+        DataError: the request or an input is wrong.
+        DataWorkerError, OSError: the work failed.
+    """
+    from meshwright.data.prepare import prepare_corpus, prepare_task
+    from meshwright.data.stages import Task
+
+    request = _request(args)
+    options = {"workers": args.workers, "overwrite": args.overwrite, "show_progress": True}
+    try:
+        if args.task:
+            task = Task.parse(args.task)
+            _print_task(task, prepare_task(request, task, **options), args.json)
+        else:
+            _print_corpus(request, prepare_corpus(request, **options), args.json)
+    except BaseException:
+        if kept := _kept(request.prefix):
+            print(f"{kept}; the same command goes on from there", file=sys.stderr)
+        raise
+
+
+def _request(args: argparse.Namespace) -> "Request":
+    from meshwright.data.clean.catalogue import parse_thresholds
+    from meshwright.data.clean.cleaner import Cleaning
+    from meshwright.data.request import Request
+
+    cleaning = Cleaning(
+        repair_unicode=args.repair_unicode,
+        languages=args.language,
+        rule_sets=args.clean,
+        mask_pii=args.mask_pii,
+        thresholds=parse_thresholds(args.threshold),
+    )
+    return Request(
+        inputs=args.inputs,
+        output=Path(args.output),
+        tokenizer=args.tokenizer,
+        train_vocab_size=args.train_tokenizer,
+        suffixes=args.suffix,
+        text_key=args.text_key,
+        eos_token=args.eos_token,
+        eval_fraction=args.eval_fraction,
+        cleaning=cleaning,
+        examples=args.examples,
+    )
+
+
+def _kept(prefix: Path) -> str:
+    """What is finished of a corpus that is not complete."""
+    from meshwright.data.workplace import workplace_path
+
+    found = []
+    workplace = workplace_path(prefix)
+    for name, (pattern, what) in KEPT.items():
+        if count := sum(1 for _ in workplace.glob(f"{name}-*/{pattern}")):
+            found.append(f"{count} {what}")
+    return f"kept in {workplace}: {', '.join(found)}" if found else ""
+
+
+def _print_task(task: object, report: "TaskReport", as_json: bool) -> None:
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps({"task": str(task), **asdict(report)}, indent=2))
+        return
+    if report.stage:
+        print(f"{report.stage}: task {task} is done; {report.finished} of {report.pieces} shards are finished")
+    if report.stage and report.finished < report.pieces:
+        print("next: wait for the other tasks")
+    elif report.following:
+        print(f"next: run all tasks again, for {report.following}")
+    else:
+        print("next: run the command without --task; it does the rest")
+
+
+def _print_corpus(request: "Request", record: "CorpusRecord", as_json: bool) -> None:
+    output = request.prefix
+    if as_json:
+        print(json.dumps({"output": str(output), **record.as_json()}, indent=2))
+        return
+    if request.cleaning:
+        _print_cleaning(output)
+    for name, split in (("train", record.train), ("held out", record.eval)):
+        print(f"{name}: {split.documents} documents, {split.tokens} tokens, {split.utf8_bytes} bytes of text")
+    print(f"dropped: {record.dropped['empty']} empty; with invalid UTF-8, repaired: {record.invalid_utf8}")
+    print(f"vocabulary: {record.vocab_size} ({record.dtype}), end of text {record.eos_token} = {record.eos_id}")
+    if request.train_vocab_size and record.vocab_size < request.train_vocab_size:
+        print(f"note: the text has too few pairs to merge for a vocabulary of {request.train_vocab_size}")
+    if request.eval_fraction > 0 and not record.eval.documents:
+        print("note: too few documents to hold any out; there is no held-out split")
+    print(f"wrote {output}.bin .idx .tokenizer.json .json{' .clean.json' if request.cleaning else ''}")
+
+
+def _print_cleaning(output: Path) -> None:
+    from meshwright.data.clean.report import REPORT_SUFFIX
+
+    report = json.loads(Path(f"{output}{REPORT_SUFFIX}").read_text(encoding="utf-8"))
+    read, kept = report["read"], report["kept"]
+    print(f"cleaning: {read['documents']} documents of {read['characters']} characters read")
+    print(f"  kept    {kept['documents']:<8} of {kept['characters']} characters, {report['edited']} edited")
+    for rule, dropped in report["dropped"].items():
+        example = "".join(f"  {example['text'][:40]!r}" for example in dropped["examples"][:1])
+        print(f"  dropped {dropped['documents']:<8} {rule:<36}{example}")

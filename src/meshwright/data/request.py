@@ -1,0 +1,60 @@
+"""What a corpus is to be made of, and how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
+from meshwright.data.errors import DataError
+from meshwright.data.indexed import strip_suffix
+from meshwright.data.tokenizer import check_vocab_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """All that decides what bytes a corpus has.
+
+    Attributes:
+        inputs: files, directories, glob patterns (see ``corpus.find_files``).
+        output: path prefix of the files to write.
+        tokenizer: a tokenizer.json to use, or
+        train_vocab_size: train a byte-level BPE of this size on the documents that are not held out.
+        suffixes: files to take from directories.
+        text_key: where the text is in a .jsonl row.
+        eos_token: ends each document; default: the tokenizer's own.
+        eval_fraction: share of documents to hold out, chosen by a hash of their text.
+        cleaning: which documents to drop, and what to change in the others; default: nothing.
+        examples: documents to show in the reports for each rule that drops some.
+    """
+
+    inputs: Sequence[str | Path]
+    output: Path
+    tokenizer: str | Path | None = None
+    train_vocab_size: int | None = None
+    suffixes: Sequence[str] = ()
+    text_key: str = "text"
+    eos_token: str | None = None
+    eval_fraction: float = 0.02
+    cleaning: Cleaning = NO_CLEANING
+    examples: int = 3
+
+    @property
+    def prefix(self) -> Path:
+        """The output without .bin or .idx."""
+        return strip_suffix(self.output)
+
+    def check(self) -> None:
+        """Refuse what cannot be done, before anything is read.
+
+        Raises:
+            DataError: with the reason.
+        """
+        if (self.tokenizer is None) == (self.train_vocab_size is None):
+            raise DataError("give either --tokenizer FILE or --train-tokenizer VOCAB_SIZE")
+        if self.train_vocab_size is not None:
+            check_vocab_size(self.train_vocab_size)
+        if not 0 <= self.eval_fraction < 1:
+            raise DataError(f"eval_fraction {self.eval_fraction} must be at least 0 and below 1")
+        if self.prefix.is_dir():
+            raise DataError(f"{self.prefix}: is a directory; give a prefix, such as {self.prefix / 'corpus'}")
+        self.cleaning.cleaner()
