@@ -45,3 +45,18 @@ def test_masked_tokens_are_not_trained_on_in_any_layout(tmp_path: Path, other: s
         losses[layout].append((metrics(tmp_path / layout)[-1]["val/loss"],))
     for step, expected in zip(losses[other], losses["one"], strict=True):
         assert step == pytest.approx(expected, abs=1e-5, rel=1e-4)
+
+
+def test_an_evaluation_without_a_supervised_token_has_no_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(tmp_path)
+    held_out = IndexedDataset(tmp_path / "held_out").tokens.copy()
+    with IndexedWriter(tmp_path / "held_out", vocab_size=VOCAB, masked=True) as writer:
+        writer.add_document(held_out, np.arange(len(held_out)) == len(held_out) - 1)
+    dataset = {"eval_paths": [str(tmp_path / "held_out")]}
+    config = write_config(tmp_path, dataset=dataset, train={"train_steps": 2, "eval_batches": 1})
+    run_ranks(train, 1, config)
+    (line,) = [line for line in metrics(tmp_path / "out") if "val/tokens" in line]
+    assert line == {"step": 2, "val/tokens": 0}
+    assert "step 2/2  evaluation: no supervised tokens" in capsys.readouterr().out

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from meshwright.data.dataset import TokenDataset
+from meshwright.data.errors import DataError
 from meshwright.data.loader import build_eval_loader
 from meshwright.data.record import load_record
 from meshwright.model.decoder import Decoder
@@ -31,7 +32,11 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(model: Decoder, data: TokenDataset, *, batch_size: int, max_batches: int | None = None) -> Evaluation:
-    """Run a model over every held-out token once, or over the first ``max_batches`` batches."""
+    """Run a model over every held-out token once, or over the first ``max_batches`` batches.
+
+    Raises:
+        DataError: none of them is supervised.
+    """
     device = next(model.parameters()).device
     loss_sum, tokens = 0.0, 0
     with build_eval_loader(
@@ -40,6 +45,8 @@ def evaluate(model: Decoder, data: TokenDataset, *, batch_size: int, max_batches
         for batch in loader:
             loss_sum += float(model(*(tensor.to(device) for tensor in batch.tensors)))
             tokens += int((batch.labels != -100).sum())
+    if not tokens:
+        raise DataError(f"{data.files[0].prefix}: no token of the batches that were read is supervised")
     loss = loss_sum / tokens
     whole = tokens == data.num_tokens - 1
     return Evaluation(

@@ -253,8 +253,8 @@ class Trainer:
             if sources:
                 self._say(source_line(sources))
 
-    def evaluate(self) -> float:
-        """Mean token loss over the held-out data, reported and returned."""
+    def evaluate(self) -> None:
+        """Report the mean token loss over the held-out data."""
         assert self.held_out is not None
         set_position(self.counters.step, "evaluation")
         self.state.model.eval()
@@ -273,11 +273,13 @@ class Trainer:
                 loss_sum += part
                 tokens += count
         self.state.model.train()
-        loss = (loss_sum / tokens).item()
-        metrics = {"val/loss": loss, "val/ppl": math.exp(min(loss, 700.0)), "val/tokens": tokens.item()}
+        metrics = {"val/tokens": tokens.item()}
+        if metrics["val/tokens"]:
+            loss = (loss_sum / tokens).item()
+            metrics |= {"val/loss": loss, "val/ppl": math.exp(min(loss, 700.0))}
         self._write(self.counters.step, metrics)
-        self._say(step_line(self.counters.step, self.total_steps, metrics))
-        return loss
+        note = "" if "val/loss" in metrics else f"  evaluation: {NO_TOKENS}"
+        self._say(step_line(self.counters.step, self.total_steps, metrics) + note)
 
     def save(self) -> None:
         """Save this moment; in the background this returns before the checkpoint is complete."""
