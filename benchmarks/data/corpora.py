@@ -9,7 +9,7 @@ import random
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 VOCABULARY = (
@@ -18,6 +18,8 @@ VOCABULARY = (
     "children between country without because another through thought example number family state world school music"
 )
 WORDS = VOCABULARY.split()
+# Some words by chance: how many.
+Words = Callable[[random.Random, int], list[str]]
 SEED = 6
 
 
@@ -53,6 +55,25 @@ def nasty(count: int) -> Iterator[str]:
         yield rng.choice(("\n", "\n", "\n\n", " ", "\r\n", "\n \n")).join(lines)
 
 
+def retold(count: int) -> Iterator[str]:
+    """Pages of ``nasty`` and, as often, an earlier one with some of its words replaced."""
+    rng = random.Random(SEED)
+    pages = nasty(count)
+    earlier: list[str] = []
+    for _ in range(count):
+        page = (
+            next(pages)
+            if rng.random() < 0.5
+            else near_duplicate(rng, rng.choice(earlier or ["-"]), rng.random(), _common)
+        )
+        earlier.append(page)
+        yield page
+
+
+def _common(rng: random.Random, count: int) -> list[str]:
+    return rng.choices(WORDS, k=count)
+
+
 def generated(size_bytes: int) -> Iterator[str]:
     """A made-up web of about ``size_bytes`` of UTF-8, one page after another, in little memory.
 
@@ -61,7 +82,7 @@ def generated(size_bytes: int) -> Iterator[str]:
     Of all pages 4 % repeat an earlier one to the letter, and 8 % repeat one with some words replaced, so that their
     5-grams have one of the Jaccard similarities ``SIMILARITIES``.
     """
-    rng, words = random.Random(SEED), _Words()
+    rng, words = random.Random(SEED), _DocstringWords()
     earlier: list[str] = []
     size = 0
     while size < size_bytes:
@@ -78,7 +99,7 @@ def generated(size_bytes: int) -> Iterator[str]:
         yield page
 
 
-def near_duplicate(rng: random.Random, page: str, similarity: float, words: "_Words") -> str:
+def near_duplicate(rng: random.Random, page: str, similarity: float, words: Words) -> str:
     """A page with each word replaced by chance, so that the expected Jaccard similarity of 5-grams is ``similarity``.
 
     Of n 5-grams on both sides a share c = (1 - p)^5 is common when a word is replaced with probability p, and
@@ -95,7 +116,7 @@ def _remember(rng: random.Random, earlier: list[str], page: str) -> None:
         earlier[rng.randrange(REMEMBERED)] = page
 
 
-class _Words:
+class _DocstringWords:
     """Words by chance: as often as in the docstrings, and one of ``TAIL`` made-up ones with a share of ``TAIL_SHARE``.
 
     The n-th of those is as frequent as 1 / (n + 1000), about as in the tail of real vocabularies.
@@ -124,11 +145,11 @@ def _made_up(number: int) -> str:
     return letters.capitalize() if number % 3 == 0 else letters.replace("en", "\u00e9n") if number % 7 == 0 else letters
 
 
-def _prose(rng: random.Random, words: _Words) -> str:
+def _prose(rng: random.Random, words: Words) -> str:
     return "\n\n".join(_paragraph(rng, words) for _ in range(1 + int(rng.lognormvariate(1.3, 0.8))))
 
 
-def _paragraph(rng: random.Random, words: _Words) -> str:
+def _paragraph(rng: random.Random, words: Words) -> str:
     sentences = []
     for _ in range(rng.randint(1, 8)):
         sentence = words(rng, rng.randint(4, 28))
@@ -143,23 +164,23 @@ def _paragraph(rng: random.Random, words: _Words) -> str:
     return f"\u201c{text}\u201d" if rng.random() < 0.05 else text
 
 
-def _page(rng: random.Random, words: _Words) -> str:
+def _page(rng: random.Random, words: Words) -> str:
     menu = " | ".join(word.capitalize() for word in words(rng, rng.randint(3, 9)))
     footer = rng.sample(BOILERPLATE, rng.randint(1, 5))
     return "\n".join([menu, *rng.sample(BOILERPLATE, 3), _prose(rng, words), *footer])
 
 
-def _list(rng: random.Random, words: _Words) -> str:
+def _list(rng: random.Random, words: Words) -> str:
     mark = rng.choice(("- ", "* ", "\u2022 ", ""))
     return "\n".join(mark + " ".join(words(rng, rng.randint(1, 12))) for _ in range(rng.randint(5, 80)))
 
 
-def _figures(rng: random.Random, words: _Words) -> str:
+def _figures(rng: random.Random, words: Words) -> str:
     rows = [words(rng, 4)] + [[f"{rng.gauss(0, 1000):.{rng.randint(0, 3)}f}" for _ in range(4)] for _ in range(40)]
     return "\n".join("\t".join(row) for row in rows)
 
 
-def _code(rng: random.Random, words: _Words) -> str:
+def _code(rng: random.Random, words: Words) -> str:
     functions = []
     for _ in range(rng.randint(2, 30)):
         name, one, other, result, *comment = (word.lower() for word in words(rng, 12))
@@ -169,7 +190,7 @@ def _code(rng: random.Random, words: _Words) -> str:
     return "\n\n".join(functions)
 
 
-def _other_script(rng: random.Random, words: _Words) -> str:
+def _other_script(rng: random.Random, words: Words) -> str:
     first, width, space = rng.choice(SCRIPTS)
     lines = (words(rng, 60) for _ in range(rng.randint(1, 20)))
     return "\n".join(space.join(_in_script(rng, word, first, width) for word in line) + "." for line in lines)
@@ -179,7 +200,7 @@ def _in_script(rng: random.Random, word: str, first: int, width: int) -> str:
     return "".join(chr(first + int(width * rng.random() ** 2)) for _ in word)
 
 
-def _spoiled(rng: random.Random, words: _Words) -> str:
+def _spoiled(rng: random.Random, words: Words) -> str:
     lines = _prose(rng, words).splitlines()
     for spoil in rng.sample(SPOILERS, rng.randint(1, 2)):
         lines = spoil(rng, lines)

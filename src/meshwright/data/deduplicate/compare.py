@@ -108,10 +108,11 @@ def equal_keys(keys: UInt64s, documents: Int64s) -> Int64s:
     """
     order = np.argsort(keys[0])
     ordered = keys[0][order]
-    same = ordered[1:] == ordered[:-1]
-    del ordered
+    as_before = np.zeros(len(order) + 1, np.bool_)
+    as_before[1:-1] = ordered[1:] == ordered[:-1]
     # Few keys are left; only those are put in order for good.
-    order = order[np.append(same, False) | np.append(False, same)]
+    order = order[as_before[1:] | as_before[:-1]]
+    del ordered, as_before
     keys, documents = keys[:, order], documents[order]
     order = np.lexsort((documents, *keys[::-1]))
     keys, documents = keys[:, order], documents[order]
