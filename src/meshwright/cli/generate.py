@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest (0.8)")
     parser.add_argument("--top-k", type=int, default=50, metavar="K", help="sample from the K likeliest (50)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampling (0)")
-    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json (default: the run's dataset.tokenizer)")
+    parser.add_argument("--tokenizer", metavar="FILE", help="vocabulary (default: the run's dataset.tokenizer)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -82,7 +82,7 @@ def _generate(args: argparse.Namespace) -> str:
         top_k=args.top_k,
         seed=args.seed,
     )
-    text = tokenizer.decode(new)
+    text = tokenizer.decode_after(prompt, new)
     if not args.json:
         return args.prompt + text
     result = {

@@ -46,7 +46,7 @@ def import_mindrecord(
     ahead: bool | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
-    """Write ``output``.bin/.idx, ``output``.mask where rows have labels, and ``output``.tokenizer.json if one is given.
+    """Write ``output``.bin/.idx, ``output``.mask where rows have labels, and ``output``.tokenizer.* if one is given.
 
     The files get their names when all rows are written; on any error nothing is left behind. Memory is that of one
     row and of 4 bytes per document.
@@ -54,7 +54,7 @@ def import_mindrecord(
     Args:
         source: a MindRecord file, any file of a set, or the name of a set without the number.
         vocab_size: ids are below it; it decides the dtype.
-        tokenizer: the tokenizer.json that made the ids: to take ``vocab_size`` from, and to decode them later.
+        tokenizer: the vocabulary that made the ids: to take ``vocab_size`` from, and to decode them later.
         ignore: columns to leave out although training would need them.
         ahead: whether labels are the ids that follow; None to be told by the rows.
 
@@ -86,7 +86,7 @@ def import_mindrecord(
         if not writer.documents:
             raise DataError(f"{records.shards[0].path}: no row supervises anything: there is nothing to learn")
         if text_tokenizer is not None:
-            tokenizer_path(output).write_bytes(text_tokenizer.body)
+            Path(f"{output}.tokenizer{text_tokenizer.suffix}").write_bytes(text_tokenizer.body)
     return ImportReport(
         output=str(output),
         files=[str(shard.path) for shard in records.shards],

@@ -9,6 +9,7 @@ from meshwright.data.errors import DataError
 
 FORMAT = "meshwright-corpus"
 EVAL_SUFFIX = ".eval"
+TOKENIZER_SUFFIXES = (".tokenizer.json", ".tokenizer.model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class CorpusRecord:
     Attributes:
         vocab_size: ids are below this.
         eos_id / eos_token: the token that ends every document.
-        tokenizer_sha256: of the bytes of PREFIX.tokenizer.json.
+        tokenizer_sha256: of the bytes of PREFIX.tokenizer.json or .model.
         dropped: documents left out, by reason.
         invalid_utf8: kept documents in which bytes that are not UTF-8 became U+FFFD.
     """
@@ -67,8 +68,9 @@ def record_path(prefix: Path) -> Path:
 
 
 def tokenizer_path(prefix: Path) -> Path:
-    """Where the tokenizer of a prefix lies; a held-out prefix shares that of its corpus."""
-    return Path(f"{str(prefix).removesuffix(EVAL_SUFFIX)}.tokenizer.json")
+    """Where the tokenizer of a prefix lies, of whichever kind; a held-out prefix shares that of its corpus."""
+    candidates = [Path(f"{str(prefix).removesuffix(EVAL_SUFFIX)}{suffix}") for suffix in TOKENIZER_SUFFIXES]
+    return next((path for path in candidates if path.exists()), candidates[0])
 
 
 def load_record(prefix: Path) -> CorpusRecord | None:

@@ -75,6 +75,11 @@ class TextTokenizer:
         """Text of ids; special tokens are shown."""
         return self._vocabulary.decode(ids)
 
+    def decode_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """Text that ``ids`` add to the text of ``before``: some vocabularies drop the space at the start of a text."""
+        head, whole = self.decode(before), self.decode([*before, *ids])
+        return whole[len(head) :] if whole.startswith(head) else self.decode(ids)
+
     def fingerprint(self) -> str:
         """sha256 hex of ``body``."""
         return hashlib.sha256(self.body).hexdigest()

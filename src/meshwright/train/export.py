@@ -88,19 +88,16 @@ def _tokenizer_of(run: Run, saved: dict[str, Any]) -> Path | None:
 
 def _tokenizer_files(source: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     """Files to put into the folder, and the keys of config.json that the tokenizer decides."""
-    file = source / TOKENIZER if source.is_dir() else source
-    tokenizer = load_tokenizer(file)
-    files = {TOKENIZER: tokenizer.body}
-    if file.name == TOKENIZER:
-        files |= {
-            name: file.with_name(name).read_bytes() for name in BESIDE_A_TOKENIZER if file.with_name(name).exists()
-        }
+    tokenizer = load_tokenizer(source)
+    name = f"tokenizer{tokenizer.suffix}"
+    files = {name: tokenizer.body}
+    if source.is_dir() or source.name == name:
+        beside = {other: (source if source.is_dir() else source.parent) / other for other in BESIDE_A_TOKENIZER}
+        files |= {other: path.read_bytes() for other, path in beside.items() if path.exists()}
     if TOKENIZER_CONFIG not in files:
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": tokenizer.eos_token,
-            "clean_up_tokenization_spaces": False,
-        }
+        config: dict[str, Any] = {"eos_token": tokenizer.eos_token, "clean_up_tokenization_spaces": False}
+        # transformers reads a sentencepiece model as the library does with "legacy", and without a class of its own.
+        config |= {"tokenizer_class": "PreTrainedTokenizerFast"} if name == TOKENIZER else {"legacy": True}
         files[TOKENIZER_CONFIG] = json.dumps(config, indent=2).encode() + b"\n"
     # Otherwise transformers fills in the ids of its family's first model, which are other tokens here.
     return files, {"eos_token_id": tokenizer.eos_id, "bos_token_id": None}

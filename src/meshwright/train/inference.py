@@ -11,6 +11,7 @@ import yaml
 from meshwright.checkpoint.store import find_latest, load_tensors, read_state
 from meshwright.config.load import load_config
 from meshwright.config.run import Run, resolve
+from meshwright.data.tokenizer import FILES
 from meshwright.model.decoder import Decoder
 from meshwright.model.init import fill_weights
 from meshwright.parallel.devices import DeviceKind
@@ -93,8 +94,8 @@ def _load_huggingface(folder: Path, kind: DeviceKind, device: torch.device) -> L
         "model": {"pretrained_model_dir": str(folder)},
         "train": {"seq_length": min(spec.max_position_embeddings, LONGEST_CONTEXT)},
     }
-    if (folder / "tokenizer.json").is_file():
-        config["dataset"] = {"tokenizer": str(folder / "tokenizer.json")}
+    if tokenizer := next((folder / name for name in FILES if (folder / name).is_file()), None):
+        config["dataset"] = {"tokenizer": str(tokenizer)}
     weights = pretrained_weights(_resolve(yaml.safe_dump(config), []))
     if weights is None:
         raise NoCheckpointError(f"{folder}: holds a config.json, but no weights")
