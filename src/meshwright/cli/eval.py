@@ -66,6 +66,7 @@ def _evaluate(args: argparse.Namespace) -> str:
         vocab_size=loaded.run.model.vocab_size,
         pad_last=True,
         isolate_documents=train.isolate_documents,
+        align_documents=loaded.run.config.dataset.align_documents,
     )
     result = evaluate(loaded.model, data, batch_size=train.batch.micro_batch_size, max_batches=args.batches)
     if args.json:

@@ -164,6 +164,9 @@ class DatasetConfig(Section):
     isolate_documents: bool = entry(
         False, "Keep attention inside documents, start positions anew in each, and predict no document's first token."
     )
+    align_documents: bool = entry(
+        False, "Cut no document that fits into a sample; the rest of each sample is unsupervised padding."
+    )
     tokenizer: Word | None = entry(None, "The tokenizer.json that made the data; used by generate and eval.")
     num_parallel_workers: Natural = entry(0, "Loader processes per data rank; 0 loads in the training process.")
     prefetch_size: Count = entry(2, "Batches that each loader process prepares ahead.")

@@ -177,7 +177,7 @@ class BlendedDataset:
         """A line for each source: what a run of ``samples`` samples reads of it, for the log."""
         return [
             f"blend: {source.files[0].prefix}: {share / UNITS:.2%}, "
-            f"{drawn:,} samples of {source.num_samples:,}, {drawn / source.num_samples:.2f} epochs{source.mask_note()}"
+            f"{drawn:,} samples of {source.num_samples:,}, {drawn / source.num_samples:.2f} epochs{source.note()}"
             for source, share, drawn in zip(
                 self.sources, self.blend.shares, self.blend.drawn(samples).tolist(), strict=True
             )

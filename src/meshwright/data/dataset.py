@@ -18,6 +18,7 @@ from meshwright.data.isolation import positions_in_documents
 from meshwright.data.loss_mask import Bools, open_mask
 from meshwright.data.order import GlobalOrder, Int64s
 from meshwright.data.record import load_record
+from meshwright.data.windows import DocumentWindows, EvenWindows, Windows
 
 IGNORED = -100
 FINGERPRINT_BLOCKS, FINGERPRINT_BYTES = 32, 1 << 16
@@ -43,6 +44,8 @@ class TokenDataset:
     follow one another inside a window, divided by their end-of-text tokens. Without ``pad_last`` the rest
     that does not fill a window is left out; with it the last window is filled up with unsupervised zeros.
 
+    With ``align_documents`` windows hold whole documents, as many as fit, and all are filled up so.
+
     With ``isolate_documents`` samples have positions, which count from the first token of each document in the
     window, and that token is no label: nothing of its document foretells it.
 
@@ -57,6 +60,7 @@ class TokenDataset:
         vocab_size: int | None = None,
         pad_last: bool = False,
         isolate_documents: bool = False,
+        align_documents: bool = False,
     ) -> None:
         """Open the token files.
 
@@ -77,10 +81,11 @@ class TokenDataset:
         self.masks = [open_mask(file.prefix, len(file.tokens)) for file in self.files]
         self._starts = list(accumulate((len(file.tokens) for file in self.files), initial=0))
         self.num_tokens = self._starts[-1]
-        predicted = max(0, self.num_tokens - 1)
-        self.num_samples = -(-predicted // seq_length) if pad_last else predicted // seq_length
+        self._aligned = DocumentWindows(self.files, seq_length) if align_documents else None
+        self._windows: Windows = self._aligned or EvenWindows(self.num_tokens, seq_length, pad_last)
+        self.num_samples = self._windows.count
         if self.num_samples == 0:
-            needed = 2 if pad_last else seq_length + 1
+            needed = 2 if pad_last or align_documents else seq_length + 1
             raise DataError(
                 f"{', '.join(str(file.prefix) for file in self.files)}: {self.num_tokens} tokens, too few for "
                 f"one sample: seq_length {seq_length} needs at least {needed}"
@@ -100,22 +105,23 @@ class TokenDataset:
             for file, mask in zip(self.files, self.masks, strict=True)
         )
 
-    def mask_note(self) -> str:
-        """What to say of loss masks behind a number of samples: nothing where there is none."""
-        if not any(self.masks):
-            return ""
-        return f", {self.supervised_tokens / self.num_tokens:.1%} of the tokens supervised"
+    def note(self) -> str:
+        """What to say behind the number of samples: nothing, or what padding and loss masks leave."""
+        padding = 1 - self._aligned.labels / (self.num_samples * self.seq_length) if self._aligned else 0
+        aligned = f", documents aligned with {padding:.1%} padding" if self._aligned else ""
+        masked = f", {self.supervised_tokens / self.num_tokens:.1%} of the tokens supervised" if any(self.masks) else ""
+        return aligned + masked
 
     def order(self, seed: int) -> GlobalOrder:
         """The order in which a run reads the samples."""
         return GlobalOrder(self.num_samples, seed)
 
     def __getitem__(self, sample: int) -> Int64s:
-        """The window of one sample, int64 [S + 1] (shorter for the last one under ``pad_last``)."""
+        """The window of one sample, int64 [S + 1] (shorter where it will be filled up)."""
         if not 0 <= sample < self.num_samples:
             raise IndexError(f"sample {sample} of {self.num_samples}")
-        start = sample * self.seq_length
-        window = np.empty(min(self.seq_length + 1, self.num_tokens - start), np.int64)
+        start, labels = self._windows.span(sample)
+        window = np.empty(labels + 1, np.int64)
         self._fill(window, start)
         self._check_ids(window, start)
         return window
@@ -145,8 +151,7 @@ class TokenDataset:
             raise IndexError(f"sample {samples.max()} of {self.num_samples}")
         buffer = np.empty(self.seq_length + 1, np.int64)
         for row, sample in zip(rows, samples.tolist(), strict=True):
-            start = sample * self.seq_length
-            length = 0 if sample < 0 else min(self.seq_length, self.num_tokens - 1 - start)
+            start, length = (0, 0) if sample < 0 else self._windows.span(sample)
             if length:
                 window = buffer[: length + 1]
                 self._fill(window, start)

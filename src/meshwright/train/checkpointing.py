@@ -71,6 +71,7 @@ def identity(run: Run, data_fingerprint: str) -> dict[str, Any]:
         "train.global_batch_size": run.train.batch.global_batch_size,
         "dataset fingerprint": data_fingerprint,
         "dataset.isolate_documents": run.train.isolate_documents,
+        "dataset.align_documents": run.config.dataset.align_documents,
     }
 
 

@@ -70,6 +70,7 @@ def _windows(run: Run, entries: Sequence[DataPath], *, pad_last: bool = False) -
         vocab_size=run.model.vocab_size,
         pad_last=pad_last,
         isolate_documents=run.train.isolate_documents,
+        align_documents=run.config.dataset.align_documents,
     )
 
 
@@ -113,8 +114,9 @@ def find_start(run: Run, data_fingerprint: str) -> Start:
 
 def _checked(path: Path, run: Run, data_fingerprint: str) -> Resume:
     state = read_state(path)
-    # Checkpoints from before documents could be isolated do not say that they were not.
-    saved = {"dataset.isolate_documents": False, **state.get("identity", {})}
+    # Checkpoints from before documents could be isolated or aligned do not say that they were not.
+    before = {"dataset.isolate_documents": False, "dataset.align_documents": False}
+    saved = before | state.get("identity", {})
     differences = identity_differences(saved, identity(run, data_fingerprint))
     if differences:
         lines = "\n  ".join(differences)

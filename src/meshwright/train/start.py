@@ -32,7 +32,7 @@ def start_lines(run: Run, chosen: Formats, kind: DeviceKind, data: TrainingData,
         f"precision: {chosen.reason}",
         f"duration: {total_steps} steps ({duration}), warm-up {warmup_steps(train.schedule, total_steps)} steps",
         f"data: {data.num_samples:,} samples of {train.seq_length} tokens"
-        + (data.mask_note() if isinstance(data, TokenDataset) else ""),
+        + (data.note() if isinstance(data, TokenDataset) else ""),
     ]
     if isinstance(data, BlendedDataset):
         lines += data.describe(total_steps * train.batch.global_batch_size)
