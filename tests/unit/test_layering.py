@@ -18,7 +18,7 @@ BELOW = {
     "launch": set(),
     "checkpoint": {"spec", "model"},
     "plan": {"spec", "config"},
-    "report": {"spec", "config", "plan", "dryrun"},
+    "report": {"spec", "config", "data", "plan", "dryrun"},
     "model": {"spec"},
     "parallel": {"spec", "model"},
     "train": {"spec", "config", "data", "launch", "checkpoint", "model", "parallel"},

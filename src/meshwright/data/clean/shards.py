@@ -1,37 +1,53 @@
 """Cleaning as a stage of preparation: shards of the inputs, each cleaned by one process, finished ones kept."""
 
 import json
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
-from meshwright.data.corpus import Tally, read_parts
+from meshwright.data.clean.sample import Samples
+from meshwright.data.corpus import read_parts
+from meshwright.data.input_groups import InputGroups
 from meshwright.data.shards import Shard, complete_file, shard_path
 
 TEXT_KEY = "text"
+EDITED_AWAY = "edited_away"
 CLEAN_COUNTS = ".json"
 # Their versions change what is kept.
 CLEAN_PACKAGES = ("spacy", "ftfy", "py3langid")
 
 
+@dataclass(frozen=True)
 class ShardCleaner:
-    """Cleans one shard: NUMBER.jsonl in ``directory`` gets the documents kept, then NUMBER.json the counts.
+    """Cleans one shard: in ``directory`` NUMBER.jsonl gets the documents kept, NUMBER.sample some of the text that
+    is taken away, to estimate its tokens, then NUMBER.json the counts.
 
-    Both appear complete or not at all, so a shard that has its counts is finished.
+    Each appears complete or not at all, so a shard that has its counts is finished.
+
+    Attributes:
+        text_key: where the text is in a .jsonl row.
+        examples: documents to keep as examples for each rule that drops some.
+        groups: of the inputs, for counts of each.
+        shards: number of all shards; the more, the fewer samples are taken from each.
     """
 
-    def __init__(self, cleaning: Cleaning, text_key: str, directory: Path, examples: int) -> None:
-        self._settings = (cleaning, text_key, directory, examples)
+    cleaning: Cleaning
+    text_key: str
+    directory: Path
+    examples: int
+    groups: InputGroups
+    shards: int
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ShardCleaner, self._settings
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
     def _cleaner(self) -> Cleaner:
-        return self._settings[0].cleaner()
+        return self.cleaning.cleaner()
 
     def __call__(self, shard: Shard) -> None:
         """Clean a shard.
@@ -40,22 +56,41 @@ class ShardCleaner:
             DataError: an input cannot be read.
             OSError: a result cannot be written.
         """
-        _, text_key, directory, examples = self._settings
-        counts, tally = CleanCounts(), Tally()
-        with complete_file(text_path(directory, shard)) as file:
-            for source in read_parts(shard.parts, text_key=text_key, tally=tally):
+        counts, samples = CleanCounts(), Samples(shard.number, self.shards)
+        group = lru_cache(maxsize=1)(self.groups.name)
+        with complete_file(text_path(self.directory, shard)) as file:
+            for source in read_parts(shard.parts, text_key=self.text_key, tally=counts.tally):
                 decision = self._cleaner(source.text)
-                counts.add(source, decision, examples)
-                if decision.text is not None:
-                    file.write(json.dumps({TEXT_KEY: decision.text}, ensure_ascii=False).encode() + b"\n")
-        counts.empty = tally.empty
-        with complete_file(counts_path(directory, shard)) as file:
-            file.write(json.dumps(counts.as_json()).encode())
+                counts.add(source, decision, group=group(source.path), examples=self.examples)
+                if decision.text is None:
+                    samples.add(str(decision.rule), source.text)
+                    continue
+                if decision.text != source.text:
+                    samples.add(EDITED_AWAY, edited_away(source.text, decision.text))
+                file.write(json.dumps({TEXT_KEY: decision.text}, ensure_ascii=False).encode() + b"\n")
+        _write_json(sample_path(self.directory, shard), samples.as_json())
+        _write_json(counts_path(self.directory, shard), counts.as_json())
+
+
+def edited_away(before: str, after: str) -> str:
+    """The lines of a text that are no longer there."""
+    left = set(after.splitlines())
+    return "\n".join(line for line in before.splitlines() if line.strip() and line.strip() not in left)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    with complete_file(path) as file:
+        file.write(json.dumps(content).encode())
 
 
 def text_path(directory: Path, shard: Shard) -> Path:
     """Where the cleaned documents of a shard are."""
     return shard_path(directory, shard, ".jsonl")
+
+
+def sample_path(directory: Path, shard: Shard) -> Path:
+    """Where the sample of what was taken away from a shard is."""
+    return shard_path(directory, shard, ".sample")
 
 
 def counts_path(directory: Path, shard: Shard) -> Path:
@@ -70,3 +105,9 @@ def total_clean_counts(directory: Path, shards: Sequence[Shard], examples: int) 
         content = json.loads(counts_path(directory, shard).read_text("utf-8"))
         total.merge(CleanCounts.from_json(content), examples)
     return total
+
+
+def clean_samples(directory: Path, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
+    """Samples of what was taken away from each shard (see ``sample.estimate_tokens``)."""
+    for shard in shards:
+        yield json.loads(sample_path(directory, shard).read_text("utf-8"))

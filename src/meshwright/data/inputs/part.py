@@ -1,7 +1,7 @@
 """What is read and what comes out of reading: parts of files, documents, and counts of what reading met."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -93,7 +93,7 @@ class Tally:
 
     def as_json(self) -> dict[str, Any]:
         """All counts."""
-        return asdict(self)
+        return {**vars(self), "pieces": dict(self.pieces)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:

@@ -1,0 +1,126 @@
+"""The making of a corpus as one static HTML page: what was read, dropped, edited and kept, with examples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from meshwright.data.clean.catalogue import THRESHOLDS
+from meshwright.report.bars import BarRow, bar_table
+from meshwright.report.clean_html import DROPPED, KEPT, READ, cleaning_sections, dropped_examples
+from meshwright.report.document_html import pair_html, visible
+from meshwright.report.numbers import count, percent, short
+from meshwright.report.page import page, table
+
+STEPS = {
+    "cleaning": "dropped by rules",
+    "editing": "edited away",
+    "exact_duplicates": "exact duplicates",
+    "near_duplicates": "near duplicates",
+}
+
+
+Report = Mapping[str, Any]
+
+
+def data_page(report: Report) -> str:
+    """The page of a report, the content of PREFIX.report.json."""
+    kept, read = report["flow"]["kept"], report["flow"]["read"]
+    cleaning, inputs = report["cleaning"], visible(", ".join(report["inputs"]))
+    sections = [_flow(report)]
+    if cleaning:
+        sections += cleaning_sections(cleaning)
+    sections += [_duplicates(report), dropped_examples(cleaning) if cleaning else "", _settings(report)]
+    return page(
+        kind="meshwright data prepare",
+        title=f"meshwright data prepare: {inputs}",
+        heading=f"{kept['documents']:,} of {read['documents']:,} documents kept: {short(kept['tokens'])} tokens",
+        asked=f"{inputs}: {count(report['files'], 'file')}",
+        sections=sections,
+        footer=visible(" ".join(["Tokens of what was not kept are estimates.", *report["notes"]])),
+    )
+
+
+def _flow(report: Report) -> str:
+    """From what was read to what was kept, each step at the place of what it takes away."""
+    flow = report["flow"]
+    whole = flow["read"]["tokens"] or 1
+    rows = [_flow_row("read", flow["read"], flow["read"], (READ, 0.0, 1.0), strong=True)]
+    left = float(flow["read"]["tokens"])
+    for step, title in STEPS.items():
+        if step in flow and (flow[step]["documents"] or flow[step]["characters"]):
+            taken = flow[step]["tokens"]
+            left -= taken
+            rows.append(_flow_row(title, flow[step], flow["read"], (DROPPED, left / whole, taken / whole)))
+    share = flow["kept"]["tokens"] / whole
+    rows.append(_flow_row("kept", flow["kept"], flow["read"], (KEPT, 0.0, share), strong=True))
+    train, held_out = report["train"], report["eval"]
+    words = [f"{count(flow['empty']['documents'], 'document')} of white space only"]
+    if flow["too_long"]["documents"]:
+        words.append(f"{flow['too_long']['documents']:,} too long to read")
+    return (
+        "<section><h2>From what was read to what was kept</h2>"
+        f'<p class="note">Bars: tokens. Not among what was read: {" and ".join(words)}.</p>'
+        f"{bar_table(('', 'documents', 'characters', 'tokens', 'of all tokens'), rows)}"
+        f"<p>For training: {count(train['documents'], 'document')}, {short(train['tokens'])} tokens. Held out:"
+        f" {count(held_out['documents'], 'document')}, {short(held_out['tokens'])} tokens."
+        f" Kept with U+FFFD in the place of bytes that are not UTF-8: {report['invalid_utf8']:,}.</p></section>"
+    )
+
+
+def _flow_row(
+    name: str, amount: Report, read: Report, fill: tuple[str, float, float], *, strong: bool = False
+) -> BarRow:
+    documents = f"{amount['documents']:,}" if amount["documents"] or strong else ""
+    tokens = f"{'~ ' if amount['estimated'] else ''}{short(amount['tokens'])}"
+    cells = (documents, short(amount["characters"]), tokens, percent(amount["tokens"], read["tokens"]))
+    return BarRow(name=name, fills=(fill,), cells=cells, strong=strong)
+
+
+def _duplicates(report: Report) -> str:
+    if not report["deduplication"]:
+        return ""
+    found, settings = report["deduplication"]["found"], report["deduplication"]
+    rows = [
+        (
+            name,
+            f"{found[kind]['documents']:,}",
+            percent(found[kind]["documents"], found["read"]["documents"]),
+            short(found[kind]["characters"]),
+        )
+        for name, kind in (("exact: the same text", "exact"), ("near: most of the same words", "near"))
+        if settings[kind]
+    ]
+    pairs = "".join(map(pair_html, found["examples"]))
+    against = f" {found['against']:,} of them repeat corpora made before." if found["against"] else ""
+    return (
+        f'<section><h2>Duplicates</h2><p class="note">{count(found["clusters"], "group")} of documents that repeat each'
+        f" other; the first of each stays.{against}</p>"
+        f"{table(('', 'documents', 'of all compared', 'characters'), rows, {0: 'left'})}"
+        f"{f'<h3>Examples</h3>{pairs}' if pairs else ''}</section>"
+    )
+
+
+def _settings(report: Report) -> str:
+    rows = [*_asked(report), *((f"version of {name}", version) for name, version in report["versions"].items())]
+    changed = ""
+    if report["cleaning"]:
+        used = report["cleaning"]["thresholds"]
+        lines = [
+            (name, f"{value:g}", f"{THRESHOLDS[name].default:g}" if value != THRESHOLDS[name].default else "")
+            for name, value in used.items()
+        ]
+        body = table(("threshold", "value", "published"), lines, {0: "left"})
+        changed = f"<details><summary>All {len(lines)} thresholds</summary>{body}</details>" if lines else ""
+    return f"<section><h2>Settings</h2>{table(('', ''), rows, {0: 'left', 1: 'left'})}{changed}</section>"
+
+
+def _asked(report: Report) -> Iterator[Sequence[str]]:
+    cleaning, deduplication = report["cleaning"], report["deduplication"]
+    if cleaning:
+        yield "clean", ", ".join(cleaning["rule_sets"]) or "-"
+        yield "language", ", ".join(cleaning["languages"]) or "-"
+        yield "repair_unicode", str(cleaning["repair_unicode"]).lower()
+        yield "mask_pii", str(cleaning["mask_pii"]).lower()
+    if deduplication:
+        yield from ((name, str(value).lower()) for name, value in deduplication.items() if name != "found")
+    yield "vocab_size", f"{report['vocab_size']:,}"
+    yield "eval_fraction", f"{report['eval_fraction']:g}"
