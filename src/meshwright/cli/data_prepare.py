@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cli import data_rules
+from meshwright.cli import data_report, data_rules
 
 if TYPE_CHECKING:
     from meshwright.data.prepare import TaskReport
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", metavar="K/N", help="do one of N shares of the next stage, beside other tasks")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing corpus")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    data_report.add_arguments(parser)
 
 
 def _add_cleaning(group: Any) -> None:
@@ -72,13 +73,17 @@ def run(args: argparse.Namespace) -> None:
     from meshwright.data.stages import Task
 
     request = _request(args)
+    data_report.check(args)
     options = {"workers": args.workers, "overwrite": args.overwrite, "show_progress": True}
     try:
         if args.task:
             task = Task.parse(args.task)
             _print_task(task, prepare_task(request, task, **options), args.json)
         else:
-            _print_corpus(request, prepare_corpus(request, **options), args.json)
+            record = prepare_corpus(request, **options)
+            report = data_report.load_report(request.prefix)
+            _print_corpus(request, record, report, args.json)
+            data_report.write_page(report, args.html)
     except BaseException:
         if kept := _kept(request.prefix):
             print(f"{kept}; the same command goes on from there", file=sys.stderr)
@@ -139,13 +144,13 @@ def _print_task(task: object, report: "TaskReport", as_json: bool) -> None:
         print("next: run the command without --task; it does the rest")
 
 
-def _print_corpus(request: "Request", record: "CorpusRecord", as_json: bool) -> None:
+def _print_corpus(request: "Request", record: "CorpusRecord", report: dict[str, Any], as_json: bool) -> None:
     output = request.prefix
     if as_json:
-        print(json.dumps({"output": str(output), **record.as_json()}, indent=2))
+        print(json.dumps({"output": str(output), **record.as_json(), "report": report}, indent=2))
         return
-    if request.cleaning:
-        _print_cleaning(output)
+    for line in data_report.flow_lines(report):
+        print(line)
     for name, split in (("train", record.train), ("held out", record.eval)):
         print(f"{name}: {split.documents} documents, {split.tokens} tokens, {split.utf8_bytes} bytes of text")
     print(f"dropped: {record.dropped['empty']} empty; with invalid UTF-8, repaired: {record.invalid_utf8}")
@@ -154,16 +159,4 @@ def _print_corpus(request: "Request", record: "CorpusRecord", as_json: bool) -> 
         print(f"note: the text has too few pairs to merge for a vocabulary of {request.train_vocab_size}")
     if request.eval_fraction > 0 and not record.eval.documents:
         print("note: too few documents to hold any out; there is no held-out split")
-    print(f"wrote {output}.bin .idx .tokenizer.json .json{' .clean.json' if request.cleaning else ''}")
-
-
-def _print_cleaning(output: Path) -> None:
-    from meshwright.data.clean.report import REPORT_SUFFIX
-
-    report = json.loads(Path(f"{output}{REPORT_SUFFIX}").read_text(encoding="utf-8"))
-    read, kept = report["read"], report["kept"]
-    print(f"cleaning: {read['documents']} documents of {read['characters']} characters read")
-    print(f"  kept    {kept['documents']:<8} of {kept['characters']} characters, {report['edited']} edited")
-    for rule, dropped in report["dropped"].items():
-        example = "".join(f"  {example['text'][:40]!r}" for example in dropped["examples"][:1])
-        print(f"  dropped {dropped['documents']:<8} {rule:<36}{example}")
+    print(f"wrote {output}.bin .idx .tokenizer.json .json .report.json")
