@@ -68,7 +68,7 @@ def deduplicate(
 
 
 def pairs(common: int, count: int, rng: random.Random) -> Iterator[str]:
-    """Twice ``count`` texts of ``NGRAMS`` different 5-grams of words; those of a pair have the first ``common`` alike."""
+    """Pairs of texts of ``NGRAMS`` different 5-grams of words each, of which both have the first ``common``."""
     for _ in range(count):
         words = rng.sample(VOCABULARY, 2 * NGRAMS - common + 4)
         yield " ".join(words[: NGRAMS + 4])
