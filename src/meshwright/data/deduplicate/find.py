@@ -78,24 +78,21 @@ class Finder:
             OSError: a result cannot be written.
         """
         clusters, exact = self._clusters()
-        counts = DuplicateCounts()
-        kept_for_others = np.zeros(len(exact), np.bool_)
+        counts, names = DuplicateCounts(), np.zeros(len(exact), np.bool_)
         shown: dict[str, list[tuple[int, int]]] = {"exact": [], "near": []}
         for file, shard in enumerate(self._shards, start=len(self._against)):
             documents = np.arange(self._starts[file], self._starts[file + 1])
-            first = clusters.first(documents)
+            first, same = clusters.first(documents), exact[documents]
             drop = first != documents
             with complete_file(shard_path(self._directory, shard, DROP_SUFFIX)) as result:
                 np.save(result, drop)
-            kept_for_others[first[drop]] = True
-            counts.against += int((first[drop] < self._starts[len(self._against)]).sum())
-            characters = open_rows(self._files[file])[CHARACTERS]
-            counts.read.add(characters)
-            for kind, ours in (("exact", exact[documents]), ("near", drop & ~exact[documents])):
-                getattr(counts, kind).add(characters[ours])
-                missing = examples - len(shown[kind])
-                shown[kind] += zip(documents[ours][:missing].tolist(), first[ours][:missing].tolist(), strict=True)
-        counts.clusters = int(kept_for_others.sum())
+            names[first[drop]] = True
+            before = first < self._starts[len(self._against)]
+            counts.add(open_rows(self._files[file])[CHARACTERS], exact=same, near=drop & ~same, before=drop & before)
+            for kind, ours in (("exact", same), ("near", drop & ~same)):
+                places = np.flatnonzero(ours)[: examples - len(shown[kind])]
+                shown[kind] += zip(documents[places].tolist(), first[places].tolist(), strict=True)
+        counts.clusters = int(names.sum())
         counts.examples = self._examples(shown, reader)
         counts.save(self._directory)
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from meshwright.data.deduplicate.rows import UInt64s
+from meshwright.data.deduplicate.rows import Bools, UInt64s
 from meshwright.data.shards import complete_file
 
 FOUND = "duplicates.json"
@@ -18,11 +18,6 @@ class Size:
 
     documents: int = 0
     characters: int = 0
-
-    def add(self, characters: UInt64s) -> None:
-        """Count documents more, given the characters of each."""
-        self.documents += len(characters)
-        self.characters += int(characters.sum())
 
 
 @dataclass
@@ -46,6 +41,20 @@ class DuplicateCounts:
     clusters: int = 0
     against: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, characters: UInt64s, *, exact: Bools, near: Bools, before: Bools) -> None:
+        """Count the documents of a shard.
+
+        Args:
+            characters: of each document, uint64 [documents].
+            exact: which are dropped for having the text of an earlier one, bool [documents].
+            near: which are dropped for likeness only, bool [documents].
+            before: which are dropped and repeat one of a corpus made before, bool [documents].
+        """
+        for size, ours in ((self.read, characters), (self.exact, characters[exact]), (self.near, characters[near])):
+            size.documents += len(ours)
+            size.characters += int(ours.sum())
+        self.against += int(before.sum())
 
     def save(self, directory: Path) -> None:
         """Write ``FOUND``."""
