@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.plan_vs_dryrun.compare import Row, dry_row, line, summary, with_plan
-from benchmarks.plan_vs_dryrun.draw import Case, draw
+from benchmarks.plan_vs_dryrun.draw import Case, draw, isolated
 
 from meshwright.train.worker import quiet_torch
 
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     parser.add_argument("--json", type=Path, help="file for the figures, written after each config")
     parser.add_argument("--resume", action="store_true", help="take dry runs that the --json file has from there")
+    parser.add_argument("--isolated", action="store_true", help="keep attention inside documents in every config")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
     args = parser.parse_args()
     if args.resume and args.json is None:
@@ -33,6 +34,8 @@ def main() -> int:
     before = json.loads(args.json.read_text()) if args.resume and args.json.exists() else []
     known = {row["case"]: row for row in before}
     cases, rows = list(draw(args.count, args.seed)), []
+    if args.isolated:
+        cases = [isolated(case) for case in cases]
     for number, (row, case) in enumerate(zip(dry_rows(cases, known, args.jobs), cases, strict=True)):
         rows.append(with_plan(row, case))
         print(f"{number:3} {line(rows[-1])}", flush=True)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from meshwright.spec import rules
@@ -59,8 +59,14 @@ class Case:
             f"group{layout.zero_group_size}": layout.zero_group_size,
             f"chunk{train.loss_chunk_tokens}": train.loss_chunk_tokens,
             f"order {' '.join(layout.mesh_order)}": layout.mesh_order != DEFAULT_MESH_ORDER,
+            "isolated": train.isolate_documents,
         }
         return ", ".join([*parts, *(name for name, told in named.items() if told)])
+
+
+def isolated(case: Case) -> Case:
+    """The case with attention inside documents."""
+    return replace(case, train=replace(case.train, isolate_documents=True))
 
 
 def draw(count: int, seed: int, models: Mapping[str, ModelSpec] = MODELS) -> Iterator[Case]:

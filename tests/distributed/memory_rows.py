@@ -78,6 +78,7 @@ class MemoryRow:
             recompute=train.recompute,
             precision=train.precision,
             loss_chunk_tokens=train.loss_chunk_tokens,
+            isolate_documents=train.isolate_documents,
         )
 
 
@@ -150,6 +151,14 @@ ROWS: tuple[MemoryRow, ...] = (
     row("tp4, weights dominate", WIDE, model_parallel=4),
     row("dp2 pp2 gpipe zero3 comm_fusion 2", DEEP, data_parallel=2, pipeline_stage=2, zero_stage=3, comm_fusion=2,
         pipeline_schedule="gpipe", micro_batch_num=3, precision=O2),
+    row("one rank, documents apart, 1024 tokens", seq_length=1024, micro_batch_size=1, isolate_documents=True),
+    row("one rank, documents apart O2, recompute all, window of 64", replace(DEEP, sliding_window=64), precision=O2,
+        seq_length=512, recompute=ALL, isolate_documents=True),
+    row("tp2 sequence parallel O1, documents apart", model_parallel=2, use_seq_parallel=True, precision=O1,
+        seq_length=512, isolate_documents=True),
+    row("pp2 gpipe, 4 micro-batches, documents apart, windows", replace(DEEP, sliding_window=64,
+        sliding_window_layers=(0, 4)), pipeline_stage=2, pipeline_schedule="gpipe", micro_batch_size=1,
+        micro_batch_num=4, seq_length=512, isolate_documents=True),
     row("dp2 zero2 comm_fusion 4", DEEP, data_parallel=2, zero_stage=2, comm_fusion=4, micro_batch_num=2,
         grad_clip=None),
 )  # fmt: skip

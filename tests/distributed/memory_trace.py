@@ -68,7 +68,8 @@ def _batch(state: TrainState, train: TrainSpec) -> Batch:
     sequences = train.batch.micro_batch_size * train.batch.micro_batch_num
     generator = torch.Generator().manual_seed(state.mesh.zero_rank)
     ids = torch.randint(0, state.model.spec.vocab_size, (sequences, train.seq_length), generator=generator)
-    return Batch(tokens=ids, labels=ids.clone())
+    positions = torch.arange(train.seq_length).expand_as(ids) % 100 if train.isolate_documents else None
+    return Batch(tokens=ids, labels=ids.clone(), positions=positions)
 
 
 def allocations(nodes: Any, where: tuple[str, ...]) -> Iterator[Allocation]:

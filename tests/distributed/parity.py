@@ -1,6 +1,7 @@
 """One run on any layout, and the same run as a plain loop on one process."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ def each_alone(model: Decoder, tokens: Tensor, positions: Tensor) -> Tensor:
     rows = []
     for row, inside in zip(tokens, positions, strict=True):
         borders = [*(inside == 0).nonzero().flatten().tolist(), len(row)]
-        lengths = [stop - start for start, stop in zip(borders, borders[1:], strict=False)]
+        lengths = [stop - start for start, stop in pairwise(borders)]
         rows.append(torch.cat([model(document[None])[0] for document in row.split(lengths)]))
     return torch.stack(rows)
 

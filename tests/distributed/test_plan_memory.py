@@ -22,6 +22,7 @@ TOLERANCE = 3.0
         "dp2 zero3 O2, recompute elementwise and attention",
         "tp2 sequence parallel",
         "pp2 1f1b, 8 micro-batches",
+        "pp2 gpipe, 4 micro-batches, documents apart, windows",
     ],
 )
 def test_peak_of_a_real_step(name):

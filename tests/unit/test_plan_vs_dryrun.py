@@ -26,10 +26,13 @@ UNTIED = ModelSpec(
 )
 MODELS = {"untied": UNTIED, "tied": replace(UNTIED, tie_word_embeddings=True)}
 CASES = list(drawing.draw(6, 7, MODELS))
+WINDOWS = replace(UNTIED, sliding_window=512, sliding_window_layers=(1,))
+"""Beside isolated documents: layers with two different biases."""
+ISOLATED = [drawing.isolated(case) for case in (*CASES[:2], *drawing.draw(2, 11, {"windows": WINDOWS}))]
 TOLERANCE = 3.0
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.text)
+@pytest.mark.parametrize("case", [*CASES, *ISOLATED], ids=lambda case: case.text)
 def test_closed_form_and_dry_run_agree(case):
     row = compare.with_plan(compare.dry_row(case), case)
     assert row["error_pct"] == pytest.approx(0, abs=TOLERANCE), compare.line(row)

@@ -19,8 +19,6 @@ _aten = torch.ops.aten
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_LARGEST_HEAD = 256
 """ATen/native/transformers/cuda/sdp_utils.cpp, check_head_dim_size_flash."""
-BIAS_ALIGNMENT = 16
-"""Last dimension of a bias: ATen/native/transformers/attention.cpp, pad_bias."""
 
 
 @contextmanager
@@ -72,12 +70,15 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The choice of ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend: flash, efficient, math."""
+    """The choice of ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend: flash, efficient, math.
+
+    A mask is a bias in the queries' dtype with aligned rows (`meshwright.model.mask`), which is taken as it is.
+    """
     flash = query.dtype in FLASH_DTYPES and query.shape[-1] <= FLASH_LARGEST_HEAD and attn_mask is None
     if flash:
         return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if not enable_gqa:
-        bias = None if attn_mask is None else _bias(attn_mask, query)
+        bias = None if attn_mask is None else attn_mask.expand(*query.shape[:3], key.shape[2])
         keeps = query.requires_grad or key.requires_grad or value.requires_grad
         return _aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
@@ -85,15 +86,6 @@ def _attention(
     return _aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )[0]
-
-
-def _bias(mask: Tensor, query: Tensor) -> Tensor:
-    """A boolean mask as the additive bias that the efficient kernel takes."""
-    bias = torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype))
-    missing = -bias.shape[-1] % BIAS_ALIGNMENT
-    if missing:
-        bias = torch.nn.functional.pad(bias, (0, missing))[..., : mask.shape[-1]]
-    return bias.expand(query.shape[0], query.shape[1], query.shape[2], mask.shape[-1])
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:

@@ -32,10 +32,21 @@ def _flash_backward(args: tuple[Any, ...], _result: Any) -> int:
     return accumulator + 2 * key.element_size() * batch * key.shape[2] * heads * width
 
 
+def _efficient_backward(args: tuple[Any, ...], _result: Any) -> int:
+    """fp32 accumulator of the query gradient and, for each row, the sum of gradient times output.
+
+    ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h, ``workspace_elements_gq`` and ``delta``. Rows
+    come in blocks of 64, heads in multiples of 64 elements.
+    """
+    batch, heads, rows, width = args[1].shape
+    return 4 * batch * heads * (-(-rows // 64) * 64 * (-(-width // 64) * 64) + rows)
+
+
 CPU_WORKSPACES: dict[Any, Workspace] = {_aten.logsumexp.default: _logsumexp}
 CUDA_WORKSPACES: dict[Any, Workspace] = {
     _aten.logsumexp.default: _logsumexp,
     _aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    _aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
 }
 
 

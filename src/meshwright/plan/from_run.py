@@ -40,6 +40,7 @@ def job_of(
         loss_chunk_tokens=train.loss_chunk_tokens,
         grad_clip=train.grad_clip is not None,
         compile=train.compile,
+        isolate_documents=train.isolate_documents,
         adapter=adapter,
     )
 

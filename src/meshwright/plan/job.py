@@ -35,6 +35,7 @@ class Job:
         recompute_modules: modules that Megatron-LM recomputes by name, such as ``layernorm`` or ``moe_act``.
         float8: linear layers run in 8-bit formats; ``float4`` in 4-bit ones (NVFP4).
         attention: kernel; ``materialised`` keeps [heads, seq, seq] scores.
+        isolate_documents: Meshwright's attention stays inside the documents of a sample.
         fused_loss: cross entropy over 16-bit logits in one kernel, without fp32 copies.
         overlap_gradients / overlap_weights: data-parallel messages travel behind compute.
         offload_optimizer: optimizer states and step live on the host.
@@ -61,6 +62,7 @@ class Job:
     float8: bool = False
     float4: bool = False
     attention: AttentionKernel = "flash"
+    isolate_documents: bool = False
     fused_loss: bool = False
     loss_chunk_tokens: int | None = None
     grad_clip: bool = True
@@ -81,6 +83,13 @@ class Job:
     def tokens(self) -> int:
         """Tokens of one micro-batch on one context rank."""
         return self.batch.micro_batch_size * self.seq_length // self.layout.context_parallel
+
+    @property
+    def biased_attention(self) -> bool:
+        """Whether Meshwright's attention adds a bias to its scores, for windows and documents."""
+        window = self.network.window
+        binding = window is not None and window < self.seq_length
+        return self.engine.name == "meshwright" and (binding or self.isolate_documents)
 
     @property
     def padded_vocabulary(self) -> int:

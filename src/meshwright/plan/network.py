@@ -70,6 +70,7 @@ class Network:
     max_position_embeddings: int = 0
     tied: bool = False
     window: int | None = None
+    window_layers: tuple[int, ...] | None = None
     dropout: float = 0.0
     experts: Experts | None = None
     latent: LatentAttention | None = None
@@ -84,6 +85,10 @@ class Network:
     def kv_width(self) -> int:
         """Columns of the key projection, and of the value projection."""
         return self.num_kv_heads * self.head_dim
+
+    def window_of_layer(self, layer: int) -> int | None:
+        """Sliding window of one layer in tokens, or None where it attends to everything before it."""
+        return self.window if self.window_layers is None or layer in self.window_layers else None
 
     def is_sparse(self, layer: int) -> bool:
         """Whether a layer has experts."""
@@ -106,5 +111,6 @@ class Network:
             qk_norm=spec.qk_norm,
             tied=spec.tie_word_embeddings,
             window=spec.sliding_window,
+            window_layers=spec.sliding_window_layers,
             dropout=spec.hidden_dropout,
         )

@@ -38,6 +38,7 @@ class Block:
         weight_gradient: bytes of an element of a weight gradient as autograd leaves it.
         expand_keys: keys and values are repeated to the number of query heads before attention.
         gloo: collectives on the host copy their message once more.
+        own_positions: rotary tables are by sequence and shared by the layers (`fsdp_mask`).
         adapted: projections with adapters on frozen weights; None trains all weights.
         fused_elementwise: a compiler fuses chains of elementwise operators: only what autograd keeps is written.
     """
@@ -58,6 +59,7 @@ class Block:
     norm: NormKernel = "cast"
     gated: bool = True
     rope: bool = True
+    own_positions: bool = False
     qk_norm: bool = False
     expand_keys: bool = False
     materialised: bool = False
@@ -120,7 +122,8 @@ class Block:
     @cached_property
     def tables(self) -> float:
         """cos and sin in the compute dtype, made anew for queries and for keys; kept for backward."""
-        return 0.0 if not self.rope or self.compute == 4 else 4 * self.positions * self.head_dim * self.compute
+        made = self.rope and self.compute == 2 and not self.own_positions
+        return 4.0 * self.positions * self.head_dim * self.compute if made else 0.0
 
 
 class Op(NamedTuple):

@@ -8,6 +8,7 @@ from meshwright.plan.memory.block_backward import BlockMemory, block_memory
 from meshwright.plan.memory.cut import stage_layers
 from meshwright.plan.memory.decoder_block import Block
 from meshwright.plan.memory.fsdp_flight import Flight, flights
+from meshwright.plan.memory.fsdp_mask import shared_by_layers
 from meshwright.plan.memory.fsdp_traits import LEVELS, TRAITS, Formats, Traits, block_of, keep_of, on_host
 from meshwright.plan.memory.fsdp_weights import Weights, weights_of
 from meshwright.plan.memory.workspace import cublas_workspaces
@@ -43,10 +44,11 @@ class Stage:
         chunk: tokens of a loss chunk, where the loss is cut into chunks.
         logits: those that exist at once, in the compute dtype.
         head_bytes: what final norm and head keep of one micro-batch, logits apart.
-        micro_batch_bytes: what one micro-batch in flight keeps on this stage.
+        micro_batch_bytes: what one micro-batch in flight keeps on this stage; ``shared_bytes`` of them are kept by all
+            its layers together (`shared_by_layers`).
         stored_bytes / optimizer_bytes: this rank's shard of the weights, and its optimizer states, on the device. An
             offloaded optimizer takes the master weights along.
-        input_bytes: token ids, labels and rotary tables.
+        input_bytes: token ids, labels, positions where documents are isolated, and rotary tables.
         receive_bytes: buffers of torch's pipeline stages for the whole run (`Traits.own_stages`).
         received_gradient: the one whose backward pass runs, where stages hold it no longer.
         workspaces: of matrix products.
@@ -84,6 +86,7 @@ class Stage:
     chunk: int | None = field(init=False)
     logits: float = field(init=False)
     head_bytes: float = field(init=False)
+    shared_bytes: float = field(init=False)
     micro_batch_bytes: float = field(init=False)
     in_flight: tuple[Flight, ...] = field(init=False)
     stored_bytes: float = field(init=False)
@@ -134,6 +137,7 @@ class Stage:
         self.chunk = chunk if chunk is not None and chunk < block.tokens else None
         self.logits = (self.chunk or block.tokens) * self.columns * block.compute
         self.head_bytes = self.sizes.head if self.last else 0.0
+        self.shared_bytes = shared_by_layers(self.job, block, self.layers)
         self.micro_batch_bytes = self.below(len(self.layers) - 1)
         self.micro_batch_bytes += self.autocast_kept(len(self.layers))
         if self.last:
@@ -148,7 +152,7 @@ class Stage:
         self.stored_bytes = each * (self.formats.gathered if offloaded else self.formats.stored)
         self.optimizer_bytes = 0.0 if offloaded else 2 * self.stored_bytes
         tables = 8.0 * block.positions * block.head_dim if block.rope else 0.0
-        self.input_bytes = 16.0 * block.tokens * count + tables
+        self.input_bytes = (16.0 + 8 * block.own_positions) * block.tokens * count + tables
         own = self.traits.own_stages
         self.receive_bytes = 0.0 if own else ((not self.first) + (not self.last)) * count * self.boundary
         self.received_gradient = self.boundary if own and not self.last else 0.0
@@ -202,9 +206,10 @@ class Stage:
         """What the layers up to ``index`` keep of one micro-batch, and the pipeline of its input."""
         if index < 0:
             return self.boundary if self.holds_inputs else 0.0
+        beside = self.input_beside + self.shared_bytes
         if self.all_alike:
-            return (index + 1) * self.layer_bytes(0) + self.input_beside
-        return sum(self.layer_bytes(at) for at in range(index + 1)) + self.input_beside
+            return (index + 1) * self.layer_bytes(0) + beside
+        return sum(self.layer_bytes(at) for at in range(index + 1)) + beside
 
 
 def stages_of(job: Job, numbers: Container[int] | None = None) -> Iterator[Stage]:

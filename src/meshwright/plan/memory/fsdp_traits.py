@@ -116,21 +116,22 @@ def block_of(job: Job) -> Block:
         job.seq_length // job.layout.context_parallel,
         ways,
         ways if job.layout.use_seq_parallel else 1,
-        (job.attention == "materialised", job.compile, on_host(job)),
+        (job.attention == "materialised", job.compile, on_host(job), job.isolate_documents and job.biased_attention),
     )
 
 
 @lru_cache(maxsize=4096)
 def _block(
     network: object, engine: EngineName, level: AmpLevel, tokens: int, positions: int, ways: int, sequence: int,
-    flags: tuple[bool, bool, bool],
+    flags: tuple[bool, bool, bool, bool],
 ) -> Block:  # fmt: skip
     from meshwright.plan.network import Network
 
     assert isinstance(network, Network)
-    traits, formats, (materialised, compiled, host) = TRAITS[engine], LEVELS[level], flags
+    traits, formats, (materialised, compiled, host, isolated) = TRAITS[engine], LEVELS[level], flags
     # Kernels other than flash take as many key as query heads (`meshwright.model.attention.takes_fewer_keys`).
-    flash = host or (formats.compute == 2 and not (network.window is not None and network.window < positions))
+    masked = isolated or (network.window is not None and network.window < positions)
+    flash = host or (formats.compute == 2 and not masked)
     norm: NormKernel = "decomposed" if host else "fused" if compiled or network.norm == "layernorm" else traits.norm
     block = Block(
         tokens=tokens,
@@ -149,6 +150,7 @@ def _block(
         norm=norm,
         gated=network.gated,
         rope=network.position == "rope",
+        own_positions=isolated,
         qk_norm=network.qk_norm,
         expand_keys=(traits.expand_keys or not flash) and network.num_kv_heads < network.num_heads,
         materialised=materialised,
