@@ -53,7 +53,7 @@ def test_mistakes_are_one_line_and_exit_code_2(source: Path, tmp_path: Path) -> 
         ((tmp_path / "gone", "--output", prefix, *tokenizer), "gone: no such file or directory"),
         ((source, "--output", prefix, *tokenizer), "no file ends in .txt, .jsonl or .parquet; it has .py (80)"),
         ((source, "--suffix", ".py", "--output", prefix, "--train-tokenizer", 9), "too small"),
-        ((source, "--suffix", ".py", "--output", prefix, "--tokenizer", source / "0.py"), "not a tokenizer.json"),
+        ((source, "--suffix", ".py", "--output", prefix, "--tokenizer", source / "0.py"), "neither a tokenizer.json"),
         ((source, "--suffix", ".py", "--output", source, *tokenizer), "is a directory"),
         ((source, "--suffix", ".py", "--output", prefix, *tokenizer, "--workers", -1), "workers"),
     ]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # What is counted in the directories of the workplace, by the first word of their names.
 KEPT = {
     "clean": ("*.json", "shards cleaned"),
+    "signatures": ("*.npy", "shards signed"),
+    "duplicates": ("duplicates.json", "duplicates found"),
     "tokenizer": ("tokenizer.json", "tokenizer trained"),
     "tokens": ("*.json", "shards tokenized"),
     "corpus": ("*.written", "shards written"),
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--eval-fraction", type=float, default=0.02, metavar="X", help="share of documents to hold out (0.02)"
     )
     _add_cleaning(parser.add_argument_group("cleaning (needs meshwright[clean])"))
+    _add_deduplication(parser.add_argument_group("deduplication (near needs meshwright[clean])"))
     cores = min(os.cpu_count() or 1, 16)
     parser.add_argument("--workers", type=int, default=cores, metavar="N", help=f"processes ({cores})")
     parser.add_argument("--task", metavar="K/N", help="do one of N shares of the next stage, beside other tasks")
@@ -56,6 +59,19 @@ def _add_cleaning(group: Any) -> None:
     group.add_argument("--mask-pii", action="store_true", help="replace e-mail and public IP addresses")
     group.add_argument("--examples", type=int, default=3, metavar="N", help="dropped documents to show by rule (3)")
     data_rules.add_arguments(group)
+
+
+def _add_deduplication(group: Any) -> None:
+    group.add_argument(
+        "--deduplicate", type=_names, default=(), metavar="KINDS", help="drop documents that repeat others: exact,near"
+    )
+    group.add_argument(
+        "--against",
+        nargs="+",
+        default=(),
+        metavar="PREFIX",
+        help="drop what these corpora have, prepared like this one",
+    )
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -93,6 +109,8 @@ def run(args: argparse.Namespace) -> None:
 def _request(args: argparse.Namespace) -> "Request":
     from meshwright.data.clean.catalogue import parse_thresholds
     from meshwright.data.clean.cleaner import Cleaning
+    from meshwright.data.deduplicate.settings import Deduplication
+    from meshwright.data.errors import DataError
     from meshwright.data.request import Request
 
     cleaning = Cleaning(
@@ -102,6 +120,8 @@ def _request(args: argparse.Namespace) -> "Request":
         mask_pii=args.mask_pii,
         thresholds=parse_thresholds(args.threshold),
     )
+    if unknown := [kind for kind in args.deduplicate if kind not in ("exact", "near")]:
+        raise DataError(f"--deduplicate {unknown[0]!r} is not known; known are exact, near")
     return Request(
         inputs=args.inputs,
         output=Path(args.output),
@@ -112,6 +132,8 @@ def _request(args: argparse.Namespace) -> "Request":
         eos_token=args.eos_token,
         eval_fraction=args.eval_fraction,
         cleaning=cleaning,
+        deduplication=Deduplication(exact="exact" in args.deduplicate, near="near" in args.deduplicate),
+        against=args.against,
         examples=args.examples,
     )
 

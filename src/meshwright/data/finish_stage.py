@@ -2,15 +2,21 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from meshwright.data.clean.report import REPORT_SUFFIX, CleanCounts, save_report
-from meshwright.data.clean.shards import total_clean_counts
+from meshwright.data.clean.report import CleanCounts
+from meshwright.data.clean.sample import estimate_tokens
+from meshwright.data.clean.shards import clean_samples, total_clean_counts
+from meshwright.data.deduplicate.find import Finder
+from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
+from meshwright.data.deduplicate.report import DuplicateCounts
+from meshwright.data.directories import Directories
 from meshwright.data.errors import DataError
 from meshwright.data.record import EVAL_SUFFIX, CorpusRecord
+from meshwright.data.report import REPORT_SUFFIX, Prepared
 from meshwright.data.request import Request
 from meshwright.data.shards import Shard, complete_file
 from meshwright.data.tokenize_stage import TokenCounts
@@ -18,7 +24,17 @@ from meshwright.data.tokenizer import TextTokenizer
 from meshwright.data.write_stage import write_indexes
 
 # In the order in which they get their final names: a corpus is complete when its record is there.
-OUTPUTS = (".tokenizer.json", ".bin", ".idx", f"{EVAL_SUFFIX}.bin", f"{EVAL_SUFFIX}.idx", REPORT_SUFFIX, ".json")
+# Loss masks are never written here: listed, one that an import left is not kept beside other tokens.
+SPLIT_FILES = (".bin", ".mask", ".idx")
+OUTPUTS = (
+    ".tokenizer.json",
+    *SPLIT_FILES,
+    *(f"{EVAL_SUFFIX}{name}" for name in SPLIT_FILES),
+    KEYS_SUFFIX,
+    ABOUT_SUFFIX,
+    REPORT_SUFFIX,
+    ".json",
+)
 FINISHED = "finished.json"
 
 
@@ -29,14 +45,15 @@ class Finishing:
     Attributes:
         files: number of input files.
         shards: as they were tokenized.
-        clean, tokens: directories of the stages; clean is None where nothing was cleaned.
+        directories: of the stages before.
+        finder: of duplicates; None where nothing was deduplicated.
     """
 
     request: Request
     files: int
     shards: Sequence[Shard]
-    clean: Path | None
-    tokens: Path
+    directories: Directories
+    finder: Finder | None
     prefix: Path
     tokenizer: TextTokenizer
     dtype: np.dtype
@@ -48,16 +65,27 @@ class Finishing:
             DataError: no document is left for training.
             OSError: a file cannot be written.
         """
-        counts = sum((TokenCounts.load(self.tokens, shard) for shard in self.shards), TokenCounts())
-        cleaned = total_clean_counts(self.clean, self.shards, self.request.examples) if self.clean else None
-        record = self._record(counts, cleaned)
+        here, request = self.directories, self.request
+        counts = sum((TokenCounts.load(here.tokens, shard) for shard in self.shards), TokenCounts())
+        cleaned = total_clean_counts(here.clean, self.shards, request.examples) if request.cleaning else None
+        duplicates = DuplicateCounts.load(here.duplicates) if self.finder else None
+        record = self._record(counts, cleaned, duplicates)
         _check(record)
-        write_indexes(self.tokens, self.prefix, self.shards, counts, self.dtype)
+        write_indexes(here.tokens, self.prefix, self.shards, counts, self.dtype)
         self._path(".tokenizer.json").write_bytes(self.tokenizer.body)
-        if cleaned is not None:
-            kept_tokens = record.train.tokens + record.eval.tokens
-            report = {**asdict(self.request.cleaning), **cleaned.as_json(), "kept_tokens": kept_tokens}
-            save_report(self._path(REPORT_SUFFIX), report)
+        if self.finder:
+            self.finder.save_keys(self.prefix)
+        samples = clean_samples(here.clean, self.shards) if request.cleaning else ()
+        report = Prepared(
+            record=record,
+            tally=cleaned.tally if cleaned else counts.tally,
+            cleaning=request.cleaning,
+            cleaned=cleaned,
+            estimates=estimate_tokens(samples, self.tokenizer.encode),
+            deduplication=request.deduplication if self.finder else None,
+            duplicates=duplicates,
+        )
+        report.save(self._path(REPORT_SUFFIX))
         record.save(self._path(".json"))
         with complete_file(self.prefix.parent / FINISHED) as file:
             file.write(json.dumps([suffix for suffix in OUTPUTS if self._path(suffix).exists()]).encode())
@@ -65,8 +93,14 @@ class Finishing:
     def _path(self, suffix: str) -> Path:
         return Path(f"{self.prefix}{suffix}")
 
-    def _record(self, counts: TokenCounts, cleaned: CleanCounts | None) -> CorpusRecord:
+    def _record(
+        self, counts: TokenCounts, cleaned: CleanCounts | None, duplicates: DuplicateCounts | None
+    ) -> CorpusRecord:
         train, held_out = counts.splits
+        tally = cleaned.tally if cleaned else counts.tally
+        dropped = {"empty": tally.empty, "too_long": tally.too_long, **(cleaned.by_rule() if cleaned else {})}
+        if duplicates:
+            dropped |= {"exact_duplicate": duplicates.exact.documents, "near_duplicate": duplicates.near.documents}
         return CorpusRecord(
             vocab_size=self.tokenizer.vocab_size,
             dtype=self.dtype.name,
@@ -77,8 +111,8 @@ class Finishing:
             train=train,
             eval=held_out,
             files=self.files,
-            dropped={"empty": counts.empty} if cleaned is None else {"empty": cleaned.empty, **cleaned.by_rule()},
-            invalid_utf8=counts.invalid_utf8 if cleaned is None else cleaned.invalid_utf8,
+            dropped=dropped,
+            invalid_utf8=cleaned.invalid_utf8 if cleaned else counts.tally.invalid_utf8,
             inputs=tuple(str(item) for item in self.request.inputs),
         )
 

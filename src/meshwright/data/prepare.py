@@ -7,11 +7,13 @@ from pathlib import Path
 
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
 from meshwright.data.corpus import find_files
+from meshwright.data.deduplicate.settings import Deduplication
+from meshwright.data.directories import Directories
 from meshwright.data.errors import DataError
 from meshwright.data.finish_stage import OUTPUTS
 from meshwright.data.pipeline import Pipeline
 from meshwright.data.record import CorpusRecord, load_record
-from meshwright.data.request import Request
+from meshwright.data.request import NO_DEDUPLICATION, Request
 from meshwright.data.stages import WHOLE, Task
 from meshwright.data.tokenizer import load_tokenizer
 from meshwright.data.workplace import commit, workplace, workplace_path
@@ -28,6 +30,8 @@ def prepare(
     eos_token: str | None = None,
     eval_fraction: float = 0.02,
     cleaning: Cleaning = NO_CLEANING,
+    deduplication: Deduplication = NO_DEDUPLICATION,
+    against: Sequence[str | Path] = (),
     examples: int = 3,
     workers: int = 0,
     overwrite: bool = False,
@@ -44,6 +48,8 @@ def prepare(
         eos_token=eos_token,
         eval_fraction=eval_fraction,
         cleaning=cleaning,
+        deduplication=deduplication,
+        against=against,
         examples=examples,
     )
     return prepare_corpus(request, workers=workers, overwrite=overwrite, show_progress=show_progress)
@@ -140,7 +146,8 @@ class _Job:
             raise DataError(f"workers {workers} must be at least 0")
         files = find_files(request.inputs, request.suffixes)
         tokenizer = load_tokenizer(request.tokenizer, eos_token=request.eos_token) if request.tokenizer else None
-        job = cls(request, overwrite, Pipeline(request, files, tokenizer, workplace_path(request.prefix)))
+        directories = Directories.of(request, files, tokenizer, workplace_path(request.prefix))
+        job = cls(request, overwrite, Pipeline(request, files, tokenizer, directories))
         job.check_output()
         return job
 
@@ -153,7 +160,7 @@ class _Job:
 
     def warn_of_others(self, workplace: Path) -> None:
         """Tell of finished work that this request cannot go on from."""
-        others = [path for path in workplace.iterdir() if path.is_dir() and path not in self.pipeline.directories]
+        others = [path for path in workplace.iterdir() if path.is_dir() and path not in self.pipeline.directories.all()]
         if others:
             names = ", ".join(sorted(path.name for path in others))
             print(

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
+from meshwright.data.deduplicate.kept import kept_keys
+from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import strip_suffix
 from meshwright.data.tokenizer import check_vocab_size
+
+NO_DEDUPLICATION = Deduplication()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,9 @@ class Request:
         eos_token: ends each document; default: the tokenizer's own.
         eval_fraction: share of documents to hold out, chosen by a hash of their text.
         cleaning: which documents to drop, and what to change in the others; default: nothing.
-        examples: documents to show in the reports for each rule that drops some.
+        deduplication: which repeated documents to drop; default: none.
+        against: prefixes of corpora prepared before with the same deduplication; what they have is dropped too.
+        examples: documents to show in the report for each rule that drops some.
     """
 
     inputs: Sequence[str | Path]
@@ -36,12 +42,19 @@ class Request:
     eos_token: str | None = None
     eval_fraction: float = 0.02
     cleaning: Cleaning = NO_CLEANING
+    deduplication: Deduplication = NO_DEDUPLICATION
+    against: Sequence[str | Path] = ()
     examples: int = 3
 
     @property
     def prefix(self) -> Path:
         """The output without .bin or .idx."""
         return strip_suffix(self.output)
+
+    @property
+    def corpora_before(self) -> list[Path]:
+        """Prefixes of ``against`` without .bin or .idx."""
+        return [strip_suffix(prefix) for prefix in self.against]
 
     def check(self) -> None:
         """Refuse what cannot be done, before anything is read.
@@ -58,3 +71,8 @@ class Request:
         if self.prefix.is_dir():
             raise DataError(f"{self.prefix}: is a directory; give a prefix, such as {self.prefix / 'corpus'}")
         self.cleaning.cleaner()
+        self.deduplication.check()
+        if self.against and not self.deduplication:
+            raise DataError("--against needs --deduplicate")
+        for prefix in self.corpora_before:
+            kept_keys(prefix, self.deduplication)

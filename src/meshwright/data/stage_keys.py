@@ -16,9 +16,14 @@ from meshwright.data import shards
 
 def inputs_key(files: Sequence[Path], text_key: str) -> str:
     """Key of the inputs: paths, sizes and times of change, and how they are cut into shards."""
-    stats = [(path, path.stat()) for path in files]
-    about = [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
-    return next_key("", [text_key, shards.SHARD_BYTES, shards.MOST_SHARDS, about], ["meshwright"])
+    states = [file_state(path) for path in files]
+    return next_key("", [text_key, shards.SHARD_BYTES, shards.MOST_SHARDS, states], ["meshwright"])
+
+
+def file_state(path: Path) -> tuple[str, int, int]:
+    """What tells one file, and one content of it, from others: path, size, time of change."""
+    stat = path.stat()
+    return str(path.resolve()), stat.st_size, stat.st_mtime_ns
 
 
 def next_key(before: str, about: Any, packages: Sequence[str] = ()) -> str:
@@ -29,11 +34,12 @@ def next_key(before: str, about: Any, packages: Sequence[str] = ()) -> str:
         about: its settings, which JSON can hold.
         packages: whose versions its results depend on.
     """
-    content = json.dumps([before, about, [_version(package) for package in packages]], sort_keys=True)
+    content = json.dumps([before, about, [version(package) for package in packages]], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Version of an installed package; None where it is not there."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -32,28 +32,30 @@ def lengths_path(directory: Path, shard: Shard, split: str) -> Path:
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """What tokenizing met in a shard, or in several.
-
-    Attributes:
-        splits: sizes of the train and the held-out split.
-        empty: documents of white space only, which are in neither.
-        invalid_utf8: documents of the splits in which bytes that are not UTF-8 became U+FFFD.
-    """
+    """Sizes of the train and the held-out split, and what reading met, in a shard or in several."""
 
     splits: tuple[SplitCounts, SplitCounts] = (SplitCounts(), SplitCounts())
-    empty: int = 0
-    invalid_utf8: int = 0
+    tally: Tally = field(default_factory=Tally)
 
     def __add__(self, other: Self) -> "TokenCounts":
         train, held_out = (mine + theirs for mine, theirs in zip(self.splits, other.splits, strict=True))
-        return TokenCounts((train, held_out), self.empty + other.empty, self.invalid_utf8 + other.invalid_utf8)
+        tally = Tally()
+        for met in (self.tally, other.tally):
+            tally.merge(met)
+        return TokenCounts((train, held_out), tally)
+
+    def save(self, directory: Path, shard: Shard) -> None:
+        """Mark a shard as finished."""
+        content = {"splits": [asdict(split) for split in self.splits], "tally": self.tally.as_json()}
+        with complete_file(shard_path(directory, shard, TOKEN_COUNTS)) as file:
+            file.write(json.dumps(content).encode())
 
     @classmethod
     def load(cls, directory: Path, shard: Shard) -> Self:
         """Counts of a finished shard."""
         content = json.loads(shard_path(directory, shard, TOKEN_COUNTS).read_text("utf-8"))
-        train, held_out = (SplitCounts(**counts) for counts in content.pop("splits"))
-        return cls(splits=(train, held_out), **content)
+        train, held_out = (SplitCounts(**counts) for counts in content["splits"])
+        return cls((train, held_out), Tally.from_json(content["tally"]))
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,7 @@ class ShardTokenizer:
             for chunk in chunks(texts):
                 for split, encoded in zip(splits, self.encoder(chunk), strict=True):
                     split.add(encoded, self.vocab_size, self.dtype)
-        counts = TokenCounts((splits[0].counts, splits[1].counts), tally.empty, tally.invalid_utf8)
-        with complete_file(shard_path(self.directory, shard, TOKEN_COUNTS)) as file:
-            file.write(json.dumps(asdict(counts)).encode())
+        TokenCounts((splits[0].counts, splits[1].counts), tally).save(self.directory, shard)
 
 
 @dataclass

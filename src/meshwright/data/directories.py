@@ -1,0 +1,58 @@
+"""Where the stages of a request have their results: in directories named by all that these depend on."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+
+from meshwright.data.deduplicate.kept import kept_keys
+from meshwright.data.request import Request
+from meshwright.data.stage_keys import file_state, inputs_key, next_key
+from meshwright.data.tokenizer import TextTokenizer
+
+CLEAN_PACKAGES = ("spacy", "ftfy", "py3langid")
+SIGNATURE_PACKAGES = ("spacy", "xxhash")
+TOKEN_PACKAGES = ("tokenizers", "tiktoken", "sentencepiece")
+
+
+@dataclass(frozen=True)
+class Directories:
+    """One for each stage, whether the request has that stage or not."""
+
+    clean: Path
+    signatures: Path
+    duplicates: Path
+    tokenizer: Path
+    tokens: Path
+    corpus: Path
+
+    @classmethod
+    def of(
+        cls, request: Request, files: Sequence[Path], tokenizer: TextTokenizer | None, workplace: Path
+    ) -> "Directories":
+        """Name them.
+
+        Args:
+            files: the inputs.
+            tokenizer: the one to use; None where one is to be trained.
+
+        Raises:
+            DataError: a corpus to deduplicate against has no signatures.
+        """
+        about_tokens: list[object] = [request.eval_fraction, request.train_vocab_size]
+        if tokenizer is not None:
+            about_tokens += [tokenizer.fingerprint(), tokenizer.eos_token]
+        before = [file_state(kept_keys(prefix, request.deduplication)) for prefix in request.corpora_before]
+        clean = next_key(
+            inputs_key(files, request.text_key), [asdict(request.cleaning), request.examples], CLEAN_PACKAGES
+        )
+        signatures = next_key(clean, asdict(request.deduplication), SIGNATURE_PACKAGES)
+        duplicates = next_key(signatures, [before, request.examples])
+        tokens = next_key(duplicates, about_tokens, TOKEN_PACKAGES)
+        corpus = next_key(tokens, [str(item) for item in request.inputs])
+        keys = (clean, signatures, duplicates, tokens, tokens, corpus)
+        names = ("clean", "signatures", "duplicates", "tokenizer", "tokens", "corpus")
+        return cls(*(workplace / f"{name}-{key}" for name, key in zip(names, keys, strict=True)))
+
+    def all(self) -> tuple[Path, ...]:
+        """All of them."""
+        return astuple(self)
