@@ -85,7 +85,7 @@ class _Pieces(dict[str, tuple[str, ...]]):
 
     def __missing__(self, piece: str) -> tuple[str, ...]:
         # The rules take marks and digits off a piece or know it by heart; asking them takes some 20 us.
-        if piece.isascii() and piece.isalpha() and piece not in self._special:
+        if piece.isalpha() and piece not in self._special:
             words: tuple[str, ...] = (piece,)
         else:
             words = tuple(token.text for token in self._tokenizer(piece))

@@ -57,27 +57,38 @@ class Shingler:
 
     def words(self, text: str) -> list[bytes]:
         """Words in UTF-8: lower case, no marks, 0 for each number, letters without accents."""
-        if len(self._pieces) > MOST_PIECES:
-            self._pieces.clear()
+        self._pieces.forget()
         return list(itertools.chain.from_iterable(map(self._pieces.__getitem__, text.split())))
 
 
 class _Pieces(dict[str, tuple[bytes, ...]]):
-    """Words of each short piece met so far."""
+    """Words of each short piece met lately."""
 
     def __init__(self, splitter: WordSplitter) -> None:
         super().__init__()
         self._splitter = splitter
+        self._before: dict[str, tuple[bytes, ...]] = {}
+
+    def forget(self) -> None:
+        """Where there are ``MOST_PIECES``, forget those that were not met since there were last as many."""
+        if len(self) > MOST_PIECES:
+            self._before = dict(self)
+            self.clear()
 
     def __missing__(self, piece: str) -> tuple[bytes, ...]:
-        words = tuple(word.encode() for word in self._splitter.words(_normal(piece)))
+        words = self._before.get(piece)
+        if words is None:
+            words = tuple(word.encode() for word in self._splitter.words(_normal(piece)))
         if len(piece) <= LONGEST_KEPT:
             self[piece] = words
         return words
 
 
 def _normal(piece: str) -> str:
-    text = NUMBER.sub("0", piece.lower()).translate(SPACES)
+    text = piece.lower().strip(string.punctuation)
+    if text.isascii() and text.isalpha():
+        return text
+    text = NUMBER.sub("0", text).translate(SPACES)
     if text.isascii():
         return text
     return "".join(letter for letter in unicodedata.normalize("NFD", text) if unicodedata.category(letter) != "Mn")
