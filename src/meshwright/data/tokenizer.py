@@ -50,7 +50,7 @@ class TextTokenizer:
         if eos_id is None:
             raise DataError(f"{source}: has no token {self.eos_token!r} (--eos-token)")
         self.eos_id = eos_id
-        if eos_id in self._vocabulary.encode([self.eos_token])[0]:
+        if eos_id in self.encode([self.eos_token])[0]:
             raise DataError(
                 f"{source}: {self.eos_token!r} in a text becomes the token itself, which would end the document "
                 "there; name another one with --eos-token"
@@ -65,10 +65,10 @@ class TextTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without end-of-text tokens."""
-        return [row.tolist() for row in self.encode_arrays(texts)]
+        return self._vocabulary.encode_plainly(texts)
 
     def encode_arrays(self, texts: Sequence[str]) -> list[Ids]:
-        """Ids of each text, int32 [tokens] each, without end-of-text tokens."""
+        """Ids of each text, int32 [tokens] each, without end-of-text tokens: the same, fast for many texts."""
         return self._vocabulary.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:

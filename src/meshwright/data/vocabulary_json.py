@@ -53,6 +53,10 @@ class JsonVocabulary:
         left = iter(self._by_tokenizers([text for text, row in zip(texts, rows, strict=True) if row is None]))
         return [next(left) if row is None else row for row in rows]
 
+    def encode_plainly(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text by the package tokenizers alone."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special tokens are shown."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
@@ -78,8 +82,7 @@ class JsonVocabulary:
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def _by_tokenizers(self, texts: list[str]) -> list[Ids]:
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        return [np.array(ids, np.int32) for ids in self.encode_plainly(texts)]
 
     @cached_property
     def _fast(self) -> ByteLevelEncoder | None:

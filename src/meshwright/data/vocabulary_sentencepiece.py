@@ -65,8 +65,12 @@ class SentencePieceVocabulary:
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Ids of each text, int32 [tokens] each."""
         if not self._words_stand_alone:
-            return [np.array(self._processor.encode(text), np.int32) for text in texts]
+            return [np.array(ids, np.int32) for ids in self.encode_plainly(texts)]
         return [self._by_words(text) for text in texts]
+
+    def encode_plainly(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text by the library alone."""
+        return [self._processor.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special tokens are shown."""
