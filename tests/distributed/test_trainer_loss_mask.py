@@ -33,7 +33,11 @@ def test_masked_tokens_are_not_trained_on_in_any_layout(tmp_path: Path, other: s
             tmp_path,
             layout,
             output_dir=str(tmp_path / layout),
-            dataset={"eval_paths": [str(tmp_path / "held_out")], "isolate_documents": isolated},
+            dataset={
+                "eval_paths": [str(tmp_path / "held_out")],
+                "isolate_documents": isolated,
+                "align_documents": isolated,
+            },
         )
         samples = global_samples(run_ranks(train, ranks_of(layout), config))
         steps = by_step(tmp_path / layout, "train/loss", "train/grad_norm", "train/supervised_tokens")

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedDataset, strip_suffix
+from meshwright.data.indexed import IndexedDataset, Tokens, strip_suffix
 from meshwright.data.isolation import positions_in_documents
 from meshwright.data.loss_mask import Bools, open_mask
 from meshwright.data.order import GlobalOrder, Int64s
@@ -122,13 +122,14 @@ class TokenDataset:
             raise IndexError(f"sample {sample} of {self.num_samples}")
         start, labels = self._windows.span(sample)
         window = np.empty(labels + 1, np.int64)
-        self._fill(window, start)
-        self._check_ids(window, start)
+        for number, offset, part in self._parts(start, len(window)):
+            window[part] = self._ids(number, offset, part.stop - part.start)
         return window
 
     def empty(self, number: int) -> tuple[Int64s, ...]:
         """Zeros in the form of a batch of ``number`` samples."""
-        return tuple(np.zeros((number, self.seq_length), np.int64) for _ in range(2 + self.isolate_documents))
+        # In one piece: allocators give that back to the system less often, and new pages cost more than all the reading.
+        return tuple(np.zeros((2 + self.isolate_documents, number, self.seq_length), np.int64))
 
     def batch(self, samples: Int64s) -> tuple[Int64s, ...]:
         """Tokens, labels and, with ``isolate_documents``, positions, int64 [N, S] each.
@@ -149,26 +150,25 @@ class TokenDataset:
         tokens, labels, *positions = arrays
         if samples.max(initial=-1) >= self.num_samples:
             raise IndexError(f"sample {samples.max()} of {self.num_samples}")
-        buffer = np.empty(self.seq_length + 1, np.int64)
         for row, sample in zip(rows, samples.tolist(), strict=True):
             start, length = (0, 0) if sample < 0 else self._windows.span(sample)
             if length:
-                window = buffer[: length + 1]
-                self._fill(window, start)
-                self._check_ids(window, start)
-                tokens[row, :length], labels[row, :length] = window[:-1], window[1:]
+                here = labels[row, :length]
+                self._fill(tokens[row, :length], here, start)
                 if any(self.masks):
-                    labels[row, :length][~self._supervised(start + 1, length)] = IGNORED
+                    np.putmask(here, ~self._supervised(start + 1, length), IGNORED)
                 if positions:
                     inside = positions_in_documents(self.files, self._starts, start, length + 1)
                     positions[0][row, :length] = inside[:-1]
-                    labels[row, :length][inside[1:] == 0] = IGNORED
+                    np.putmask(here, inside[1:] == 0, IGNORED)
             labels[row, length:] = IGNORED
 
-    def _fill(self, window: Int64s, start: int) -> None:
-        """Read tokens of the whole stream from ``start`` on, as many as ``window`` holds."""
-        for number, offset, part in self._parts(start, len(window)):
-            window[part] = self.files[number].tokens[offset : offset + part.stop - part.start]
+    def _fill(self, tokens: Int64s, labels: Int64s, start: int) -> None:
+        """Read tokens of the whole stream from ``start`` on, and labels from the next one on, int64 [n] both."""
+        for number, offset, part in self._parts(start, len(tokens) + 1):
+            ids = self._ids(number, offset, part.stop - part.start)
+            tokens[part] = ids[: len(tokens) - part.start]
+            labels[max(part.start - 1, 0) : part.stop - 1] = ids[part.start == 0 :]
 
     def _supervised(self, start: int, length: int) -> Bools:
         """Which tokens of the whole stream from ``start`` on the masks leave in the loss, bool [length]."""
@@ -188,15 +188,16 @@ class TokenDataset:
             filled += count
             number += 1
 
-    def _check_ids(self, window: Int64s, start: int) -> None:
+    def _ids(self, number: int, first: int, count: int) -> Tokens:
+        """Some ids of a file, in the dtype of the file. Raises DataError where one is outside the vocabulary."""
+        file = self.files[number]
+        ids = file.tokens[first : first + count]
         # Taken as unsigned, negative ids are the largest of all.
-        if self.vocab_size is None or window.view(np.uint64).max() < self.vocab_size:
-            return
-        column = int(np.flatnonzero((window < 0) | (window >= self.vocab_size))[0])
-        number = bisect_right(self._starts, start + column) - 1
-        file, token = self.files[number], start + column - self._starts[number]
+        if self.vocab_size is None or ids.view(f"u{ids.itemsize}").max(initial=0) < self.vocab_size:
+            return ids
+        token = first + int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
         raise DataError(
-            f"{file.bin_path}: token {token} (byte {token * file.dtype.itemsize}) is id {window[column]}, outside the "
+            f"{file.bin_path}: token {token} (byte {token * ids.itemsize}) is id {file.tokens[token]}, outside the "
             f"vocabulary of {self.vocab_size}"
         )
 
