@@ -128,7 +128,7 @@ class TokenDataset:
 
     def empty(self, number: int) -> tuple[Int64s, ...]:
         """Zeros in the form of a batch of ``number`` samples."""
-        # In one piece: allocators give that back to the system less often, and new pages cost more than all the reading.
+        # In one piece: allocators give that back to the system less often, and new pages cost more than the reading.
         return tuple(np.zeros((2 + self.isolate_documents, number, self.seq_length), np.int64))
 
     def batch(self, samples: Int64s) -> tuple[Int64s, ...]:
