@@ -9,6 +9,7 @@ counts. Without --datatrove only our side runs.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -94,12 +95,12 @@ def _cpu(seconds: dict[str, Any]) -> float:
     return sum(step["cpu_s"] for step in seconds.values())
 
 
-def _texts(folder: Path) -> Counter[str]:
-    """The documents of .jsonl files; two with the same text are not told apart."""
-    texts: Counter[str] = Counter()
+def _texts(folder: Path) -> Counter[bytes]:
+    """Hashes of the documents of .jsonl files; two with the same text are not told apart."""
+    texts: Counter[bytes] = Counter()
     for path in folder.glob("*.jsonl"):
         with open(path, encoding="utf-8") as file:
-            texts.update(json.loads(line)["text"] for line in file)
+            texts.update(hashlib.md5(json.loads(line)["text"].encode()).digest() for line in file)
     return texts
 
 
