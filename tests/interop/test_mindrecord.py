@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import mindrecord_files
 from meshwright.cli import main
@@ -90,7 +90,8 @@ def test_the_tokenizer_that_made_the_ids_travels_along(
     records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vocabulary = {"</s>": 0, **{chr(64 + number): number for number in range(1, 64)}}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="A"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()
     tokenizer.add_special_tokens(["</s>"])
     tokenizer.save(str(tmp_path / "t.json"))
     source, prefix = str(records / "lm_pretrain.mindrecord"), str(tmp_path / "c")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from meshwright.cli import main
 from meshwright.data.errors import DataError
@@ -27,7 +27,8 @@ def write(prefix: Path, documents: list[list[int]], vocab_size: int = 12) -> Pat
 def write_tokenizer(prefix: Path, size: int) -> None:
     """A tokenizer whose id n is the letter n of the alphabet, and 0 the end of text."""
     vocabulary = {"</s>": 0, **{chr(96 + number): number for number in range(1, size)}}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()
     tokenizer.add_special_tokens(["</s>"])
     Path(f"{prefix}.tokenizer.json").write_text(tokenizer.to_str())
 
