@@ -30,12 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="file, directory or glob pattern")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="path of the corpus, without suffix")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json to use")
+    source.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, sentencepiece or tiktoken file")
     source.add_argument("--train-tokenizer", type=int, metavar="VOCAB_SIZE", help="train a byte-level BPE of this size")
     parser.add_argument(
         "--suffix", action="append", default=[], help="take these files from directories (default .txt .jsonl)"
     )
     parser.add_argument("--text-key", default="text", metavar="KEY", help="key of the text in .jsonl rows")
+    parser.add_argument("--tiktoken", metavar="NAME", help="how a tiktoken file is used: gpt2,cl100k,o200k,llama3,qwen")
     parser.add_argument("--eos-token", metavar="TOKEN", help="ends each document (default: the tokenizer's)")
     parser.add_argument(
         "--eval-fraction", type=float, default=0.02, metavar="X", help="share of documents to hold out (0.02)"
@@ -129,6 +130,7 @@ def _request(args: argparse.Namespace) -> "Request":
         train_vocab_size=args.train_tokenizer,
         suffixes=args.suffix,
         text_key=args.text_key,
+        tiktoken_encoding=args.tiktoken,
         eos_token=args.eos_token,
         eval_fraction=args.eval_fraction,
         cleaning=cleaning,
@@ -167,6 +169,8 @@ def _print_task(task: object, report: "TaskReport", as_json: bool) -> None:
 
 
 def _print_corpus(request: "Request", record: "CorpusRecord", report: dict[str, Any], as_json: bool) -> None:
+    from meshwright.data.record import tokenizer_path
+
     output = request.prefix
     if as_json:
         print(json.dumps({"output": str(output), **record.as_json(), "report": report}, indent=2))
@@ -175,10 +179,13 @@ def _print_corpus(request: "Request", record: "CorpusRecord", report: dict[str, 
         print(line)
     for name, split in (("train", record.train), ("held out", record.eval)):
         print(f"{name}: {split.documents} documents, {split.tokens} tokens, {split.utf8_bytes} bytes of text")
-    print(f"dropped: {record.dropped['empty']} empty; with invalid UTF-8, repaired: {record.invalid_utf8}")
+    too_long = f", {record.dropped['too_long']} too long" if record.dropped["too_long"] else ""
+    print(f"dropped: {record.dropped['empty']} empty{too_long}; with invalid UTF-8, repaired: {record.invalid_utf8}")
+    for note in report["notes"]:
+        print(f"note: {note}")
     print(f"vocabulary: {record.vocab_size} ({record.dtype}), end of text {record.eos_token} = {record.eos_id}")
     if request.train_vocab_size and record.vocab_size < request.train_vocab_size:
         print(f"note: the text has too few pairs to merge for a vocabulary of {request.train_vocab_size}")
     if request.eval_fraction > 0 and not record.eval.documents:
         print("note: too few documents to hold any out; there is no held-out split")
-    print(f"wrote {output}.bin .idx .tokenizer.json .json .report.json")
+    print(f"wrote {output}.bin .idx .tokenizer{tokenizer_path(output).suffix} .json .report.json")

@@ -69,10 +69,10 @@ class Documents:
 
 
 def rewritten(shards: Sequence[Shard], paths: Sequence[Path], text_key: str) -> Documents:
-    """The documents of a stage that wrote a .jsonl file for each shard."""
+    """The documents of a stage that wrote a .jsonl file for each shard; none is too long."""
     sizes = [path.stat().st_size for path in paths]
     new = [
-        Shard(shard.number, (Part(path, 0, size),), size)
+        Shard(shard.number, (Part(path, 0, size, line_bytes=size),), size)
         for shard, path, size in zip(shards, paths, sizes, strict=True)
     ]
     return Documents(new, Reader(text_key))

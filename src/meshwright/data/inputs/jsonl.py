@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshwright.data.errors import DataError
-from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Part, Source, Tally
+from meshwright.data.inputs.part import Part, Source, Tally
 from meshwright.data.inputs.streams import COMPRESSED, chunks
 from meshwright.data.text import REPLACEMENT, decode, repair
 
@@ -35,8 +35,7 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
     """Documents of the lines that start in ``part``.
 
     A line is one object. Lines of white space do not count; of keys that come twice the last one does; null is an
-    empty text; JSON as Python reads it, so NaN and lone surrogates are allowed. Lines longer than
-    ``MAX_DOCUMENT_BYTES`` are left out.
+    empty text; JSON as Python reads it, so NaN and lone surrogates are allowed.
 
     Raises:
         DataError: a line is not an object with text under ``text_key``; it has the file and the line.
@@ -59,18 +58,14 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
 
 
 def _lines_of(part: Part, tally: Tally) -> Iterator[Line]:
-    if not part.start:
-        return lines(chunks(part.path, tally, 0, part.end), 0, part.end)
     # A line that starts before belongs to the part before, even where only its end is here.
-    start = part.start - 1
-    return lines(chunks(part.path, tally, start, part.end), start, part.end, within=True)
+    start = max(part.start - 1, 0)
+    return _lines(chunks(part.path, tally, start, part.end), part, start, within=part.start > 0)
 
 
-def lines(found: Iterator[bytes], at: int, end: int | None = None, *, within: bool = False) -> Iterator[Line]:
-    """Lines of bytes that start at byte ``at``, as long as they start before ``end``.
-
-    ``within``: the first bytes are the end of a line that is to be left out.
-    """
+def _lines(found: Iterator[bytes], part: Part, at: int, *, within: bool) -> Iterator[Line]:
+    """Lines of the bytes from ``at`` on that start in ``part``; ``within``: the first bytes end a line before it."""
+    limit, end = part.line_bytes, part.end
     held: list[bytes] = []
     size = 0
     for chunk in found:
@@ -81,21 +76,21 @@ def lines(found: Iterator[bytes], at: int, end: int | None = None, *, within: bo
                 raw = b"".join([*held, raw])
                 held = []
             if not within:
-                yield Line(at, raw if size <= MAX_DOCUMENT_BYTES else None, size)
+                yield Line(at, raw if size <= limit else None, size)
             within = False
             at += size + 1
             size = 0
             if end is not None and at >= end:
                 return
         size += len(rest)
-        if within or size > MAX_DOCUMENT_BYTES:
+        if within or size > limit:
             held = []
         elif rest:
             held.append(rest)
         if within and end is not None and at + size >= end:
             return
     if size and not within:
-        yield Line(at, b"".join(held) if size <= MAX_DOCUMENT_BYTES else None, size)
+        yield Line(at, b"".join(held) if size <= limit else None, size)
 
 
 @cache

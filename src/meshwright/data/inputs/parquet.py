@@ -9,7 +9,7 @@ from meshwright.data.errors import DataError
 from meshwright.data.inputs.columns import check_column, documents, pyarrow
 from meshwright.data.inputs.part import Part, Source, Tally
 
-BATCH_ROWS = 64
+BATCH_ROWS = 16
 BUFFER_BYTES = 1 << 20
 
 
