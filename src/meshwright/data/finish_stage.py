@@ -15,7 +15,7 @@ from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.directories import Directories
 from meshwright.data.errors import DataError
-from meshwright.data.record import EVAL_SUFFIX, CorpusRecord
+from meshwright.data.record import EVAL_SUFFIX, TOKENIZER_SUFFIXES, CorpusRecord
 from meshwright.data.report import REPORT_SUFFIX, Prepared
 from meshwright.data.request import Request
 from meshwright.data.shards import Shard, complete_file
@@ -27,7 +27,7 @@ from meshwright.data.write_stage import write_indexes
 # Loss masks are never written here: listed, one that an import left is not kept beside other tokens.
 SPLIT_FILES = (".bin", ".mask", ".idx")
 OUTPUTS = (
-    ".tokenizer.json",
+    *TOKENIZER_SUFFIXES,
     *SPLIT_FILES,
     *(f"{EVAL_SUFFIX}{name}" for name in SPLIT_FILES),
     KEYS_SUFFIX,
@@ -72,7 +72,7 @@ class Finishing:
         record = self._record(counts, cleaned, duplicates)
         _check(record)
         write_indexes(here.tokens, self.prefix, self.shards, counts, self.dtype)
-        self._path(".tokenizer.json").write_bytes(self.tokenizer.body)
+        self._path(f".tokenizer{self.tokenizer.suffix}").write_bytes(self.tokenizer.body)
         if self.finder:
             self.finder.save_keys(self.prefix)
         samples = clean_samples(here.clean, self.shards) if request.cleaning else ()

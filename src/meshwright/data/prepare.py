@@ -27,6 +27,7 @@ def prepare(
     train_vocab_size: int | None = None,
     suffixes: Sequence[str] = (),
     text_key: str = "text",
+    tiktoken_encoding: str | None = None,
     eos_token: str | None = None,
     eval_fraction: float = 0.02,
     cleaning: Cleaning = NO_CLEANING,
@@ -45,6 +46,7 @@ def prepare(
         train_vocab_size=train_vocab_size,
         suffixes=suffixes,
         text_key=text_key,
+        tiktoken_encoding=tiktoken_encoding,
         eos_token=eos_token,
         eval_fraction=eval_fraction,
         cleaning=cleaning,
@@ -58,14 +60,14 @@ def prepare(
 def prepare_corpus(
     request: Request, *, workers: int = 0, overwrite: bool = False, show_progress: bool = False
 ) -> CorpusRecord:
-    """Write ``output``.bin/.idx, .eval.bin/.idx, .tokenizer.json and .json from text, .clean.json where it is cleaned.
+    """Write ``output``.bin/.idx, .eval.bin/.idx, .tokenizer.json or .model, .json and .report.json from text.
 
     The same request gives the same bytes, whatever the number of workers. All files get their names at the end,
     together; whatever ends the work before that, nothing is left behind but what the stages have finished, with which
     the same request goes on.
 
     Args:
-        workers: processes; 0 works in this one, with the threads of the tokenizer.
+        workers: processes; 0 works in this one.
         overwrite: replace an existing corpus of that name.
 
     Raises:
@@ -145,7 +147,11 @@ class _Job:
         if workers < 0:
             raise DataError(f"workers {workers} must be at least 0")
         files = find_files(request.inputs, request.suffixes)
-        tokenizer = load_tokenizer(request.tokenizer, eos_token=request.eos_token) if request.tokenizer else None
+        tokenizer = None
+        if request.tokenizer:
+            tokenizer = load_tokenizer(
+                request.tokenizer, eos_token=request.eos_token, tiktoken_encoding=request.tiktoken_encoding
+            )
         directories = Directories.of(request, files, tokenizer, workplace_path(request.prefix))
         job = cls(request, overwrite, Pipeline(request, files, tokenizer, directories))
         job.check_output()

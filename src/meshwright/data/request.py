@@ -21,10 +21,11 @@ class Request:
     Attributes:
         inputs: files, directories, glob patterns (see ``corpus.find_files``).
         output: path prefix of the files to write.
-        tokenizer: a tokenizer.json to use, or
+        tokenizer: a vocabulary to use (see ``load_tokenizer``), or
         train_vocab_size: train a byte-level BPE of this size on the documents that are not held out.
         suffixes: files to take from directories.
         text_key: where the text is in a .jsonl row.
+        tiktoken_encoding: how a tiktoken rank file is used.
         eos_token: ends each document; default: the tokenizer's own.
         eval_fraction: share of documents to hold out, chosen by a hash of their text.
         cleaning: which documents to drop, and what to change in the others; default: nothing.
@@ -39,6 +40,7 @@ class Request:
     train_vocab_size: int | None = None
     suffixes: Sequence[str] = ()
     text_key: str = "text"
+    tiktoken_encoding: str | None = None
     eos_token: str | None = None
     eval_fraction: float = 0.02
     cleaning: Cleaning = NO_CLEANING
@@ -64,6 +66,8 @@ class Request:
         """
         if (self.tokenizer is None) == (self.train_vocab_size is None):
             raise DataError("give either --tokenizer FILE or --train-tokenizer VOCAB_SIZE")
+        if self.tokenizer is None and self.tiktoken_encoding is not None:
+            raise DataError("--tiktoken says how the rank file of --tokenizer is used, which is not given")
         if self.train_vocab_size is not None:
             check_vocab_size(self.train_vocab_size)
         if not 0 <= self.eval_fraction < 1:
