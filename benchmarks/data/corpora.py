@@ -102,6 +102,18 @@ def generated(size_bytes: int) -> Iterator[str]:
         yield page
 
 
+def pairs(rng: random.Random, count: int, *, ngrams: int, common: int, n: int = 5) -> Iterator[str]:
+    """Twice ``count`` texts of ``ngrams`` different n-grams of words; both of a pair have the first ``common``.
+
+    The Jaccard similarity of a pair is common / (2 ngrams - common).
+    """
+    words = [a + b + c + d + e for a in "bdfgk" for b in "aeiou" for c in "lmnrst" for d in "aeiou" for e in "bdfgk"]
+    for _ in range(count):
+        chosen = rng.sample(words, 2 * ngrams - common + n - 1)
+        yield " ".join(chosen[: ngrams + n - 1])
+        yield " ".join(chosen[: common + n - 1] + chosen[ngrams + n - 1 :])
+
+
 def near_duplicate(rng: random.Random, page: str, similarity: float, words: Words) -> str:
     """A page with each word replaced by chance, so that the expected Jaccard similarity of 5-grams is ``similarity``.
 

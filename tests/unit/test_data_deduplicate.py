@@ -4,7 +4,7 @@ import json
 import random
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ NEAR = Deduplication(near=True)
 BOTH = Deduplication(exact=True, near=True)
 READER = Reader("text")
 NGRAMS = 100
+CORPORA = runpy.run_path(str(ROOT / "benchmarks" / "data" / "corpora.py"))
 VOCABULARY = [first + second + third for first in "bcdfghlmnprstvz" for second in "aeiou" for third in "bcdfghlmnprst"]
 
 
@@ -67,14 +68,6 @@ def deduplicate(
     return np.flatnonzero(drop).tolist(), DuplicateCounts.load(folder)
 
 
-def pairs(common: int, count: int, rng: random.Random) -> Iterator[str]:
-    """Pairs of texts of ``NGRAMS`` different 5-grams of words each, of which both have the first ``common``."""
-    for _ in range(count):
-        words = rng.sample(VOCABULARY, 2 * NGRAMS - common + 4)
-        yield " ".join(words[: NGRAMS + 4])
-        yield " ".join(words[: common + 4] + words[NGRAMS + 4 :])
-
-
 @pytest.mark.parametrize("settings", [NEAR, Deduplication(near=True, bands=5, rows=4)])
 def test_chance_to_find_near_duplicates_is_that_of_the_theory(settings: Deduplication) -> None:
     """Planted pairs found, at each similarity, within 4 standard deviations of 1 - (1 - s^rows)^bands."""
@@ -83,7 +76,7 @@ def test_chance_to_find_near_duplicates_is_that_of_the_theory(settings: Deduplic
     for wanted in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95):
         common = round(NGRAMS * 2 * wanted / (1 + wanted))
         similarity = common / (2 * NGRAMS - common)
-        for text in pairs(common, count, rng):
+        for text in CORPORA["pairs"](rng, count, ngrams=NGRAMS, common=common):
             keys.add(text)
         bands = keys.take()
         found = int((bands[:, ::2] == bands[:, 1::2]).any(axis=0).sum())
@@ -106,7 +99,7 @@ def test_words_and_decisions_are_those_of_datatrove() -> None:
     for text, words in golden["words"]:
         assert [word.decode() for word in split(text)] == words
     keys = NearKeys(NEAR)
-    for text in runpy.run_path(str(ROOT / "benchmarks" / "data" / "corpora.py"))["retold"](golden["documents"]):
+    for text in CORPORA["retold"](golden["documents"]):
         keys.add(text)
     clusters, numbers = Clusters(golden["documents"]), np.arange(golden["documents"])
     for band in keys.take():
