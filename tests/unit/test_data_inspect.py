@@ -92,6 +92,54 @@ def test_sample_shows_borders_and_the_loss_mask(tmp_path: Path, capsys: pytest.C
     assert lines[at + 1].startswith("    document 2, tokens 100 to 131, in the loss: 'h")
 
 
+def write_masked(prefix: Path, prompts: list[int], answers: list[int]) -> Path:
+    """Documents of a prompt of 1s, which is not supervised, and an answer of 2s, which is."""
+    with IndexedWriter(prefix, vocab_size=12, masked=True) as writer:
+        for prompt, answer in zip(prompts, answers, strict=True):
+            ids = np.array([1] * prompt + [2] * answer)
+            writer.add_document(ids, ids == 2)
+    return prefix
+
+
+def test_a_loss_mask_is_counted_and_its_first_answer_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tokenizer(write_masked(tmp_path / "c", [100, 7, 3], [40, 0, 5]), 12)
+    assert split(tmp_path / "c")["supervision"] == {"tokens": 45, "documents_without": 1}
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  loss mask: 45 tokens are supervised (29.0%); 1 documents have none" in lines
+    sample = [line.strip().split(": ")[0] for line in lines[lines.index("  sample, as training reads it:") + 1 :]]
+    assert sample == [
+        "document 0, tokens 0 to 31, not in the loss",
+        "...",
+        "document 0, tokens 68 to 99, not in the loss",
+        "document 0, tokens 100 to 139, in the loss",
+        "---- border of documents ----",
+        "document 1, tokens 140 to 146, not in the loss",
+        "---- border of documents ----",
+        "document 2, tokens 147 to 149, not in the loss",
+        "document 2, tokens 150 to 154, in the loss",
+    ]
+
+
+@pytest.mark.parametrize(("prompts", "answers"), [([], []), ([0], [0]), ([5], [0]), ([0], [1]), ([40, 1], [0, 0])])
+def test_masks_that_leave_nothing(tmp_path: Path, prompts: list[int], answers: list[int]) -> None:
+    found = split(write_masked(tmp_path / "c", prompts, answers))
+    without = sum(not answer for answer in answers)
+    assert found["supervision"] == {"tokens": sum(answers), "documents_without": without}
+    assert not any(run["supervised"] for run in found["sample"])
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 0
+
+
+def test_a_mask_whose_bits_are_not_those_of_its_header_is_refused(tmp_path: Path) -> None:
+    write_masked(tmp_path / "c", [9], [9])
+    path = tmp_path / "c.mask"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(DataError, match=r"c.mask: damaged: 7 tokens are supervised, but its header says 9"):
+        inspect_corpus(tmp_path / "c")
+
+
 @pytest.mark.parametrize("documents", [[], [[]], [[3]]])
 def test_the_smallest_corpora(tmp_path: Path, documents: list[list[int]], capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "c", documents)

@@ -42,12 +42,19 @@ def _print_corpus(report: dict[str, Any]) -> None:
         print(f"  {split['documents']} documents, {split['tokens']} tokens")
         lengths = f"{split['shortest']} to {split['longest']}, median {split['median']:.0f}, mean {split['mean']:.1f}"
         print(f"  document length in tokens: {lengths}")
+        if found := split["supervision"]:
+            print(f"  loss mask: {_supervision(found, split['tokens'])}")
         print(f"  duplicates: {_duplicates(split['duplicates'])}")
         if split["tokens"]:
             _print_histogram(split)
             _print_sample(split["sample"])
     if record := report["record"]:
         print(f"vocabulary {record['vocab_size']}, end of text {record['eos_token']} = {record['eos_id']}")
+
+
+def _supervision(found: dict[str, Any], tokens: int) -> str:
+    share = f" ({found['tokens'] / tokens:.1%})" if tokens else ""
+    return f"{found['tokens']} tokens are supervised{share}; {found['documents_without']} documents have none"
 
 
 def _duplicates(found: dict[str, Any]) -> str:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
+from meshwright.data.loss_mask import LossMask
 from meshwright.data.order import Int64s
 from meshwright.data.progress import Progress
 
@@ -84,6 +86,35 @@ def _ids_for_share(counts: npt.NDArray[np.int64]) -> dict[str, int]:
     if not len(reached):
         return {}
     return {f"{share}%": int(np.searchsorted(reached, reached[-1] * share / 100)) + 1 for share in (50, 90, 99)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervision:
+    """What a loss mask leaves.
+
+    Attributes:
+        tokens: supervised tokens.
+        documents_without: documents that have none.
+    """
+
+    tokens: int
+    documents_without: int
+
+
+def count_supervised(mask: LossMask, bounds: Int64s) -> Supervision:
+    """Count the bits of a mask. Memory is a byte per document and per token of a chunk.
+
+    Raises:
+        DataError: they are not as many as its header says.
+    """
+    found, tokens = np.zeros(len(bounds) - 1, np.bool_), 0
+    for start in range(0, int(bounds[-1]), CHUNK_TOKENS):
+        places = start + np.flatnonzero(mask.read(start, min(CHUNK_TOKENS, int(bounds[-1]) - start)))
+        found[np.searchsorted(bounds, places, side="right") - 1] = True
+        tokens += len(places)
+    if tokens != mask.supervised:
+        raise DataError(f"{mask.path}: damaged: {tokens} tokens are supervised, but its header says {mask.supervised}")
+    return Supervision(tokens=tokens, documents_without=int(np.count_nonzero(~found)))
 
 
 @dataclass(frozen=True, kw_only=True)

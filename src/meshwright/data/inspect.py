@@ -9,13 +9,16 @@ import numpy as np
 from meshwright.data.contents import (
     Digests,
     Duplicates,
+    Supervision,
     TokenHistogram,
+    count_supervised,
     count_tokens,
     document_bounds,
     document_digests,
     find_duplicates,
 )
 from meshwright.data.indexed import IndexedDataset, idx_path, strip_suffix
+from meshwright.data.loss_mask import open_mask
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, load_record, tokenizer_path
 from meshwright.data.sample import SampleRun, sample_runs, token_text
@@ -38,7 +41,7 @@ class FrequentId:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """One pair of token files; document lengths are in tokens."""
+    """One pair of token files; document lengths are in tokens, ``supervision`` is None without a loss mask."""
 
     prefix: str
     dtype: str
@@ -50,6 +53,7 @@ class SplitReport:
     median: float
     mean: float
     longest: int
+    supervision: Supervision | None
     duplicates: Duplicates
     histogram: TokenHistogram
     most_frequent: list[FrequentId]
@@ -93,6 +97,7 @@ def _split(
     with Progress(f"comparing documents of {prefix}", size, show=show) as progress:
         digests = document_digests(data, bounds, progress)
     lengths = np.diff(bounds)
+    mask = open_mask(prefix, len(data.tokens))
     report = SplitReport(
         prefix=str(prefix),
         dtype=data.dtype.name,
@@ -104,6 +109,7 @@ def _split(
         median=float(np.median(lengths)) if len(lengths) else 0.0,
         mean=float(lengths.mean()) if len(lengths) else 0.0,
         longest=int(lengths.max()) if len(lengths) else 0,
+        supervision=count_supervised(mask, bounds) if mask else None,
         duplicates=find_duplicates(digests, train),
         histogram=histogram,
         most_frequent=[
@@ -115,6 +121,6 @@ def _split(
             )
             for token in np.argsort(-counts, kind="stable")[: min(FREQUENT_IDS, histogram.used)].tolist()
         ],
-        sample=sample_runs(prefix, data, bounds, tokenizer),
+        sample=sample_runs(data, mask, bounds, tokenizer),
     )
     return report, digests

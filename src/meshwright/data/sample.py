@@ -1,17 +1,18 @@
 """A few tokens of a corpus as training reads them: text, document borders, and which tokens are supervised."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.indexed import IndexedDataset
+from meshwright.data.loss_mask import LossMask
 from meshwright.data.order import Int64s
 from meshwright.data.tokenizer import TextTokenizer
 
 SAMPLE_TOKENS = 32
+CHUNK_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,49 +32,65 @@ class SampleRun:
     text: str | None
 
 
-def sample_runs(prefix: Path, data: IndexedDataset, bounds: Int64s, tokenizer: TextTokenizer | None) -> list[SampleRun]:
-    """The first tokens, and those on both sides of the first border between documents that have tokens."""
-    positions = _positions(bounds)
+def sample_runs(
+    data: IndexedDataset, mask: LossMask | None, bounds: Int64s, tokenizer: TextTokenizer | None
+) -> list[SampleRun]:
+    """The first tokens, and those on both sides of the first border between documents that have tokens.
+
+    With a loss mask also those on both sides of the first one that is supervised after one that is not.
+    """
+    positions = _positions(bounds, mask)
     documents = np.searchsorted(bounds, positions, side="right") - 1
-    supervised = _supervised(prefix, positions)
+    supervised = _supervised(data, mask, positions)
     breaks = (np.diff(positions) != 1) | (np.diff(documents) != 0) | (np.diff(supervised.astype(np.int8)) != 0)
     runs = []
     for part in np.split(np.arange(len(positions)), np.flatnonzero(breaks) + 1) if len(positions) else []:
         ids = data.tokens[positions[part]].tolist()
+        first, document = int(positions[part[0]]), int(documents[part[0]])
+        before = data.tokens[max(first - 1, int(bounds[document])) : first].tolist()
         runs.append(
             SampleRun(
-                document=int(documents[part[0]]),
-                first_token=int(positions[part[0]]),
+                document=document,
+                first_token=first,
                 supervised=bool(supervised[part[0]]),
                 ids=ids,
-                text=token_text(tokenizer, ids),
+                text=token_text(tokenizer, ids, before),
             )
         )
     return runs
 
 
-def token_text(tokenizer: TextTokenizer | None, ids: list[int]) -> str | None:
-    """Text of ids, or None without a tokenizer or where it does not know one of them."""
-    if tokenizer is None or not all(0 <= token < tokenizer.vocab_size for token in ids):
+def token_text(tokenizer: TextTokenizer | None, ids: list[int], before: list[int] | None = None) -> str | None:
+    """Text of ids that follow on ``before``, or None without a tokenizer or where it does not know one of them."""
+    before = before or []
+    if tokenizer is None or not all(0 <= token < tokenizer.vocab_size for token in (*before, *ids)):
         return None
-    return tokenizer.decode(ids)
+    return tokenizer.decode_after(before, ids)
 
 
-def _positions(bounds: Int64s) -> Int64s:
+def _positions(bounds: Int64s, mask: LossMask | None) -> Int64s:
     total = int(bounds[-1])
     inner = bounds[(bounds > 0) & (bounds < total)]
-    border = int(inner[0]) if len(inner) else 0
-    around = np.arange(max(0, border - SAMPLE_TOKENS), min(total, border + SAMPLE_TOKENS), dtype=np.int64)
-    return np.union1d(np.arange(min(total, SAMPLE_TOKENS), dtype=np.int64), around)
+    centres = [0, int(inner[0]) if len(inner) else 0, _first_answer(mask, total) if mask else 0]
+    around = [np.arange(max(0, at - SAMPLE_TOKENS), min(total, at + SAMPLE_TOKENS), dtype=np.int64) for at in centres]
+    return np.unique(np.concatenate(around))
 
 
-def _supervised(prefix: Path, positions: Int64s) -> npt.NDArray[np.bool_]:
+def _first_answer(mask: LossMask, total: int) -> int:
+    """The first supervised token after an unsupervised one; 0 where the first chunk of the corpus has none."""
+    supervised = mask.read(0, min(total, CHUNK_TOKENS))
+    places = np.flatnonzero(supervised[1:] & ~supervised[:-1])
+    return int(places[0]) + 1 if len(places) else 0
+
+
+def _supervised(data: IndexedDataset, mask: LossMask | None, positions: Int64s) -> npt.NDArray[np.bool_]:
     """Which tokens are labels when training reads the corpus, bool [positions]."""
     supervised = np.zeros(len(positions), np.bool_)
     later = positions > 0
-    if later.any():
+    # Training refuses a corpus without a label.
+    if later.any() and (mask is None or mask.supervised):
         window, offset = np.divmod(positions[later] - 1, SAMPLE_TOKENS)
         windows = np.unique(window)
-        _, labels = TokenDataset([prefix], SAMPLE_TOKENS, pad_last=True).batch(windows)
+        _, labels = TokenDataset([data.prefix], SAMPLE_TOKENS, pad_last=True).batch(windows)
         supervised[later] = labels[np.searchsorted(windows, window), offset] != IGNORED
     return supervised
