@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshwright.data.clean.cleaner import Cleaning
+from meshwright.data.clean.shards import TEXT_KEY, ShardCleaner, text_path
 from meshwright.data.corpus import Part
 from meshwright.data.deduplicate.clusters import Clusters
 from meshwright.data.deduplicate.compare import Comparer, equal_keys, pairs_path
@@ -21,8 +23,9 @@ from meshwright.data.deduplicate.rows import row_count
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.shingles import Shingler
 from meshwright.data.deduplicate.sign import Signer, keys_path
-from meshwright.data.documents import Reader
+from meshwright.data.documents import Reader, rewritten
 from meshwright.data.errors import DataError
+from meshwright.data.input_groups import group_inputs
 from meshwright.data.shards import Shard
 
 ROOT = Path(__file__).parents[2]
@@ -243,3 +246,24 @@ def test_clusters_do_not_depend_on_the_order_of_pairs() -> None:
         for part in np.array_split(pairs, 7, axis=1):
             clusters.join(part)
         np.testing.assert_array_equal(clusters.first(np.arange(3000)), expected)
+
+
+def test_examples_of_cleaned_documents_are_where_they_were_before(tmp_path: Path) -> None:
+    """Lines that were dropped or edited by cleaning move the bytes of those after them."""
+    one, other = (f"That the {prose(seed)} is of use." for seed in (0, 1))
+    texts = ["...", f"{one} Write to a@example.net.", other, one, other]
+    (shard,) = write(tmp_path / "in", texts)
+    cleaning = Cleaning(rule_sets=("gopher",), mask_pii=True)
+    ShardCleaner(cleaning, "text", tmp_path, 0, group_inputs([shard.parts[0].path]), 1)(shard)
+    cleaned = rewritten([shard], [text_path(tmp_path, shard)], TEXT_KEY)
+    Signer(BOTH, cleaned.reader, tmp_path)(cleaned.shards[0])
+    finder = Finder(BOTH, cleaned.shards, tmp_path, tmp_path)
+    for comparison in finder.comparisons:
+        finder.comparer(comparison)
+    finder.drop(cleaned.reader, examples=1)
+    lines = (tmp_path / "in" / "0.jsonl").read_bytes().splitlines(keepends=True)
+    starts = np.cumsum([0, *map(len, lines)]).tolist()
+    exact, near = DuplicateCounts.load(tmp_path).examples
+    assert [exact["byte"], exact["repeats"]["byte"]] == [starts[4], starts[2]]
+    assert [near["byte"], near["repeats"]["byte"]] == [starts[3], starts[1]]
+    assert near["repeats"]["file"] == str(tmp_path / "in" / "0.jsonl")

@@ -10,11 +10,12 @@ from typing import Any
 from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
 from meshwright.data.clean.sample import Samples
-from meshwright.data.corpus import read_parts
+from meshwright.data.corpus import Source, read_parts
 from meshwright.data.input_groups import InputGroups
 from meshwright.data.shards import Shard, complete_file, shard_path
 
 TEXT_KEY = "text"
+PLACE_KEY = "meshwright:place"
 EDITED_AWAY = "edited_away"
 CLEAN_COUNTS = ".json"
 # Their versions change what is kept.
@@ -67,7 +68,8 @@ class ShardCleaner:
                     continue
                 if decision.text != source.text:
                     samples.add(EDITED_AWAY, edited_away(source.text, decision.text))
-                file.write(json.dumps({TEXT_KEY: decision.text}, ensure_ascii=False).encode() + b"\n")
+                row = {TEXT_KEY: decision.text, PLACE_KEY: source.place()}
+                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         _write_json(sample_path(self.directory, shard), samples.as_json())
         _write_json(counts_path(self.directory, shard), counts.as_json())
 
@@ -81,6 +83,20 @@ def edited_away(before: str, after: str) -> str:
 def _write_json(path: Path, content: Any) -> None:
     with complete_file(path) as file:
         file.write(json.dumps(content).encode())
+
+
+def origin(source: Source) -> dict[str, Any]:
+    """``source.place()`` or, of a document read from a cleaned shard, what that was before.
+
+    Raises:
+        OSError: the file of the document cannot be read.
+    """
+    if source.unit == "byte" and source.path.suffix == ".jsonl":
+        with open(source.path, "rb") as file:
+            file.seek(source.at)
+            row: dict[str, Any] = json.loads(file.readline().decode(errors="replace"))
+        return dict(row.get(PLACE_KEY, source.place()))
+    return dict(source.place())
 
 
 def text_path(directory: Path, shard: Shard) -> Path:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from meshwright.data.clean.shards import origin
 from meshwright.data.corpus import Tally
 from meshwright.data.deduplicate.clusters import Clusters
 from meshwright.data.deduplicate.compare import Comparer, pairs_path
@@ -142,4 +143,4 @@ def _starts_of(shard: Shard, numbers: Sequence[int], reader: Reader) -> Iterator
     for number in numbers:
         source = next(itertools.islice(sources, number - at, None))
         at = number + 1
-        yield {**source.place(), "text": source.text[:EXAMPLE_CHARACTERS]}
+        yield {**origin(source), "text": source.text[:EXAMPLE_CHARACTERS]}
