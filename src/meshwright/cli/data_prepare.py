@@ -73,6 +73,9 @@ def _add_deduplication(group: Any) -> None:
         metavar="PREFIX",
         help="drop what these corpora have, prepared like this one",
     )
+    group.add_argument("--ngram", type=int, default=5, metavar="N", help="words that must be the same in a row (5)")
+    group.add_argument("--bands", type=int, default=14, metavar="N", help="chances to find a near duplicate (14)")
+    group.add_argument("--rows", type=int, default=8, metavar="N", help="hash values to agree in each chance (8)")
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -134,7 +137,13 @@ def _request(args: argparse.Namespace) -> "Request":
         eos_token=args.eos_token,
         eval_fraction=args.eval_fraction,
         cleaning=cleaning,
-        deduplication=Deduplication(exact="exact" in args.deduplicate, near="near" in args.deduplicate),
+        deduplication=Deduplication(
+            exact="exact" in args.deduplicate,
+            near="near" in args.deduplicate,
+            ngram=args.ngram,
+            bands=args.bands,
+            rows=args.rows,
+        ),
         against=args.against,
         examples=args.examples,
     )
