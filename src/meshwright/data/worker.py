@@ -2,16 +2,19 @@
 
 It is a fresh interpreter (``python -m meshwright.data.worker``), not a fork, so it is safe beside a live
 process group with its threads, imports no torch, and needs no main guard in the program that starts it. It
-ends when stdin closes, so it never outlives its parent, not even one that was killed; what schedulers send to whole
-process groups to make training save and stop is its parent's affair. SIGURG makes it write where its threads are to the
-file whose descriptor is its argument, even while it hangs.
+ends when stdin closes, in the middle of a task too, so it never outlives its parent, not even one that was killed:
+whoever goes on after that parent has its files to itself. What schedulers send to whole process groups to make training
+save and stop is its parent's affair. SIGURG makes it write where its threads are to the file whose descriptor is its
+argument, even while it hangs.
 """
 
 import faulthandler
 import os
 import pickle
+import queue
 import signal
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -26,13 +29,24 @@ def main() -> None:
     os.dup2(2, 1)
     requests = sys.stdin.buffer
     function = _load(requests)
+    tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, tasks), daemon=True).start()
     while True:
-        try:
-            task = pickle.load(requests)
-        except EOFError:
-            return
-        replies.write(_answer(function, task))
+        replies.write(_answer(function, tasks.get()))
         replies.flush()
+
+
+def _read(requests: Any, tasks: "queue.SimpleQueue[Any]") -> None:
+    """Hand on tasks; end the process where there can be none any more."""
+    code = 1
+    try:
+        while True:
+            tasks.put(pickle.load(requests))
+    except EOFError:
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    os._exit(code)
 
 
 def _load(requests: Any) -> Any:

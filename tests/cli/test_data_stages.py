@@ -1,0 +1,160 @@
+"""Every stage of ``data prepare`` killed at some point and gone on with: the same bytes, nothing done twice."""
+
+import fnmatch
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwright.data import pool, shards
+from meshwright.data.clean.cleaner import Cleaning
+from meshwright.data.deduplicate.settings import Deduplication
+from meshwright.data.finish_stage import OUTPUTS
+from meshwright.data.prepare import prepare
+from meshwright.data.workplace import workplace_path
+
+GOOD = "Number {} of these letters is for the people that have to walk with care. It has a second line. "
+SETTINGS = {
+    "train_vocab_size": 280,
+    "eval_fraction": 0.2,
+    "cleaning": Cleaning(rule_sets=("c4",)),
+    "deduplication": Deduplication(exact=True),
+}
+SHARD_BYTES = 2000
+MARKERS = ("clean-*/??????.json", "signatures-*/*.npy", "duplicates-*/*.json", "*/tokenizer.json", "tokens-*/*.json")
+MARKERS += ("duplicates-*/*.pairs.npy", "corpus-*/*.written", "corpus-*/finished.json")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two .jsonl files and a text; every fifth document is to be cleaned away, every seventh repeats another."""
+    root = tmp_path_factory.mktemp("source")
+    rows = [f"{{ {n} }} is code." if n % 5 == 0 else GOOD.format(n % 7 and n) * 3 for n in range(60)]
+    (root / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows[:40]))
+    (root / "b.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in [*rows[40:], " "]))
+    (root / "c.txt").write_text(GOOD.format("c") * 3 + "\nHome | About")
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run from beginning to end writes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+        output = tmp_path_factory.mktemp("whole") / "out"
+        prepare([source], output, **SETTINGS)
+    return outputs(output)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[multiprocessing.context.ForkServerContext]:
+    """Makes processes that have loaded what they need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["meshwright.data.prepare"])
+    yield context
+
+
+def outputs(prefix: Path) -> dict[str, bytes]:
+    return {suffix: path.read_bytes() for suffix in OUTPUTS if (path := Path(f"{prefix}{suffix}")).exists()}
+
+
+def finished(workplace: Path) -> set[str]:
+    """The files that mark shards and stages as finished."""
+    return {str(path) for pattern in MARKERS for path in workplace.glob(pattern)}
+
+
+def die(*ignored: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int, workers: int) -> None:
+    """Prepare a corpus up to the COUNT-th event: a file that matches gets its name, bytes are copied, a shard is done."""
+    left = [count]
+    replace, copy, following = os.replace, os.copy_file_range, pool.OrderedMap.__next__
+
+    def replace_or_die(old: str | Path, new: str | Path) -> None:
+        hit = fnmatch.fnmatch(str(new), pattern)
+        left[0] -= hit
+        if hit and left[0] == 0 and event == "before":
+            die()
+        replace(old, new)
+        if hit and left[0] == 0 and event == "after":
+            die()
+
+    def copy_or_die(source: int, target: int, size: int, *offsets: int) -> int:
+        left[0] -= 1
+        if left[0] == 0:
+            copy(source, target, size // 2, *offsets)
+            die()
+        return copy(source, target, size, *offsets)
+
+    def next_or_die(results: pool.OrderedMap) -> object:
+        left[0] -= 1
+        if left[0] == 0:
+            die()
+        return following(results)
+
+    shards.SHARD_BYTES = SHARD_BYTES
+    if event in ("before", "after"):
+        os.replace = replace_or_die
+    elif event == "copying":
+        os.copy_file_range = copy_or_die
+    else:
+        pool.OrderedMap.__next__ = next_or_die
+    prepare([source], output, workers=workers, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("event", "pattern", "count", "workers"),
+    [
+        ("before", "*/clean-*/??????.json", 3, 0),
+        ("before", "*/signatures-*.npy", 2, 0),
+        ("before", "*/duplicates-*.pairs.npy", 1, 0),
+        ("before", "*/duplicates-*.drop.npy", 2, 0),
+        ("before", "*/tokenizer-*/tokenizer.json", 1, 0),
+        ("before", "*/tokens-*/??????.bin", 2, 0),
+        ("before", "*/tokens-*/??????.json", 3, 0),
+        ("copying", "", 3, 0),
+        ("after", "*.written", 2, 0),
+        ("before", "*/finished.json", 1, 0),
+        ("before", "*/out.idx", 1, 0),
+        ("before", "*/out.json", 1, 0),
+        ("after", "*/out.json", 1, 0),
+        ("results", "", 2, 2),
+        ("results", "", 13, 2),
+    ],
+)
+def test_killed_in_any_stage_and_gone_on(
+    source: Path,
+    tmp_path: Path,
+    expected: dict[str, bytes],
+    server: multiprocessing.context.ForkServerContext,
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    pattern: str,
+    count: int,
+    workers: int,
+) -> None:
+    output = tmp_path / "out"
+    process = server.Process(target=run_and_die, args=(source, output, event, pattern, count, workers))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    done = finished(workplace_path(output))
+    written: set[str] = set()
+
+    def note(old: str | Path, new: str | Path) -> None:
+        written.add(str(new))
+        replace(old, new)
+
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", note)
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    prepare([source], output, workers=workers, **SETTINGS)
+    assert outputs(output) == expected
+    assert not done & written
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
