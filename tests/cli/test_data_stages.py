@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,11 +50,11 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[multiprocessing.context.ForkServerContext]:
+def server() -> multiprocessing.context.ForkServerContext:
     """Makes processes that have loaded what they need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["meshwright.data.prepare"])
-    yield context
+    return context
 
 
 def outputs(prefix: Path) -> dict[str, bytes]:
@@ -72,7 +71,7 @@ def die(*ignored: object) -> None:
 
 
 def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int, workers: int) -> None:
-    """Prepare a corpus up to the COUNT-th event: a file that matches gets its name, bytes are copied, a shard is done."""
+    """Prepare a corpus up to the COUNT-th time that a matching file gets its name, bytes are copied, or a shard is done."""
     left = [count]
     replace, copy, following = os.replace, os.copy_file_range, pool.OrderedMap.__next__
 
