@@ -71,7 +71,7 @@ def die(*ignored: object) -> None:
 
 
 def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int, workers: int) -> None:
-    """Prepare a corpus up to the COUNT-th time that a matching file gets its name, bytes are copied, or a shard is done."""
+    """Prepare a corpus up to the COUNT-th file that matches and gets its name, copy of bytes, or result of a shard."""
     left = [count]
     replace, copy, following = os.replace, os.copy_file_range, pool.OrderedMap.__next__
 
