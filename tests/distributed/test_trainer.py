@@ -126,6 +126,8 @@ def test_a_blend_is_the_same_stream_on_every_layout_and_after_a_resume(tmp_path,
     straight = go(tmp_path, "one", output_dir=str(tmp_path / "straight"), **sections)
     log = capsys.readouterr().out
     assert "part1: 66.67%, 48 samples of 20, 2.40 epochs" in log
+    (start,) = json.loads((tmp_path / "straight" / "run.json").read_text())["starts"]
+    assert [line.split(", ")[-1] for line in start["data"][1:]] == ["2.40 epochs", "0.60 epochs"]
     sources = by_step(tmp_path / "straight", "train/loss/part1", "train/loss/part2")
     assert f"loss by source: part1 {sources[9][0]:.4f}  part2 {sources[9][1]:.4f}" in log
     drawn = blend([2, 1]).draws(np.arange(9 * GLOBAL_BATCH))[0].reshape(9, GLOBAL_BATCH).mean(axis=1)

@@ -115,6 +115,9 @@ class MaskedData:
     def order(self, seed: int) -> SampleOrder:
         return self.data.order(seed)
 
+    def note(self) -> str:
+        return ""
+
     def batch(self, samples: Int64s) -> tuple[Int64s, Int64s]:
         tokens, labels = self.data.batch(samples)
         labels[np.isin(samples, self.masked)] = -100

@@ -15,6 +15,7 @@ from meshwright.data.loader import build_loader
 SEQ = 4
 WEIGHTS = {
     "two": [0.7, 0.3],
+    "next to nothing": [0.999, 0.001],
     "thirds": [1.0, 1.0, 1.0],
     "five": [0.5, 0.25, 0.125, 0.1, 0.025],
     "one large and many small": [1.0] + [0.0007] * 40,
@@ -35,6 +36,16 @@ def test_shares_hold_at_every_prefix(weights: list[float]) -> None:
     assert (off / prefixes)[100_000:].max() < 0.001
     for prefix in (0, 1, 2, 7, 99_999, length):
         assert blend(weights).drawn(prefix).tolist() == taken[:prefix].sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize("weights", [[1] * 1000, [1 / rank for rank in range(1, 301)]], ids=["thousand", "zipf"])
+def test_shares_of_many_sources_hold_within_a_thousandth(weights: list[float]) -> None:
+    shares = np.array(weights) / sum(weights)
+    for start in (100_000, 10**9, UNITS - 100):
+        taken = blend(weights).drawn(start).astype(float)
+        for prefix, source in enumerate(blend(weights).draws(np.arange(start, start + 200))[0].tolist(), start + 1):
+            taken[source] += 1
+            assert (np.abs(taken / prefix - shares) < 0.001).all()
 
 
 def test_any_position_is_found_from_its_number_alone() -> None:

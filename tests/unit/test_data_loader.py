@@ -227,6 +227,15 @@ def children() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if "meshwright.data.worker" in " ".join(p.cmdline())]
 
 
+def test_a_worker_has_no_torch_in_memory(prefix: Path) -> None:
+    with load(TokenDataset([prefix], SEQ), 0, 9, 2, workers=1) as loader:
+        next(loader)
+        (worker,) = children()
+        mapped = [Path(part.path).name for part in worker.memory_maps()]
+        assert any("numpy" in part.path or "multiarray" in part.path for part in worker.memory_maps())
+        assert not [name for name in mapped if "torch" in name]
+
+
 def test_close_ends_workers_that_hang() -> None:
     loader = failing(Failing("hang"), 2)
     next(loader)

@@ -1,5 +1,7 @@
 """The global order: a permutation for every size, without structure, keyed by seed and epoch."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,16 @@ def test_no_sample_comes_twice_in_an_epoch_of_a_billion(size: int) -> None:
     assert samples.min() >= 0
     assert samples.max() < size
     assert len(np.unique(samples)) == len(places) > 299_000
+
+
+def test_a_billion_samples_are_shuffled_without_a_table() -> None:
+    tracemalloc.start()
+    try:
+        GlobalOrder(10**9, seed=1).samples(np.arange(64) + 5 * 10**8)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 10
 
 
 def test_positions_over_an_epoch_border_are_read_in_one_call() -> None:

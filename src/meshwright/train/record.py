@@ -5,6 +5,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -43,8 +44,17 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def write_record(path: Path, run: Run, *, run_id: str, data_fingerprint: str, device: str, resumed: str | None) -> None:
-    """Write or extend the record of a run directory: one entry for each start."""
+def write_record(
+    path: Path,
+    run: Run,
+    *,
+    run_id: str,
+    data_fingerprint: str,
+    data: Sequence[str],
+    device: str,
+    resumed: str | None,
+) -> None:
+    """Write or extend the record of a run directory: one entry for each start. ``data`` says what the run reads."""
     starts: list[dict[str, Any]] = []
     if path.exists():
         starts = json.loads(path.read_text(encoding="utf-8")).get("starts", [])
@@ -59,6 +69,7 @@ def write_record(path: Path, run: Run, *, run_id: str, data_fingerprint: str, de
             "layout": run.layout.short(),
             "config_hash": config_hash(run),
             "data_fingerprint": data_fingerprint,
+            "data": list(data),
             "git": git_state(),
             "packages": package_versions(),
         }

@@ -5,7 +5,6 @@ import os
 from meshwright.config.advice import loader_notice
 from meshwright.config.run import Run
 from meshwright.data.blend import BlendedDataset
-from meshwright.data.dataset import TokenDataset
 from meshwright.launch.cores import usable_cores
 from meshwright.parallel.devices import DeviceKind
 from meshwright.parallel.precision import Formats
@@ -31,14 +30,19 @@ def start_lines(run: Run, chosen: Formats, kind: DeviceKind, data: TrainingData,
         f"batch: {equation(train.batch, layout.data_parallel, train.seq_length)}",
         f"precision: {chosen.reason}",
         f"duration: {total_steps} steps ({duration}), warm-up {warmup_steps(train.schedule, total_steps)} steps",
-        f"data: {data.num_samples:,} samples of {train.seq_length} tokens"
-        + (data.note() if isinstance(data, TokenDataset) else ""),
+        *data_lines(run, data, total_steps),
     ]
-    if isinstance(data, BlendedDataset):
-        lines += data.describe(total_steps * train.batch.global_batch_size)
     if notice := warmup_notice(train.schedule, total_steps):
         lines.append(notice)
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.world_size))
     if notice := loader_notice(run, ranks, usable_cores()):
         lines.append(f"warning: dataset.num_parallel_workers: {notice}")
     return lines
+
+
+def data_lines(run: Run, data: TrainingData, total_steps: int) -> list[str]:
+    """What a run reads: samples, and of a blend the share and the epochs of each source."""
+    line = f"data: {data.num_samples:,} samples of {run.train.seq_length} tokens"
+    if isinstance(data, BlendedDataset):
+        return [line, *data.describe(total_steps * run.train.batch.global_batch_size)]
+    return [line + data.note()]

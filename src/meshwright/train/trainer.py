@@ -32,7 +32,7 @@ from meshwright.train.profile import StepProfiler
 from meshwright.train.record import write_record
 from meshwright.train.saving import CheckpointWriter
 from meshwright.train.source_loss import SourceLoss, source_line
-from meshwright.train.start import start_lines
+from meshwright.train.start import data_lines, start_lines
 from meshwright.train.step import TrainState, evaluate_batch, train_step
 from meshwright.train.stopping import StopRequest, StopSignals
 
@@ -315,6 +315,7 @@ class Trainer:
             self.run,
             run_id=self.run_id,
             data_fingerprint=self.fingerprint,
+            data=data_lines(self.run, self.data, self.total_steps),
             device=str(self.device),
             resumed=str(resume.path) if resume else None,
         )
