@@ -2,7 +2,9 @@
 
 import difflib
 
+from meshwright.config.fields import Section
 from meshwright.config.keys import Key, keys
+from meshwright.config.schema import Config
 
 # Names that the same setting has elsewhere: Hugging Face, Megatron, DeepSpeed, torchtitan, MindFormers.
 ELSEWHERE = {
@@ -64,15 +66,15 @@ ELSEWHERE = {
 }
 
 
-def for_unknown_key(path: str) -> str:
+def for_unknown_key(path: str, root: type[Section] = Config) -> str:
     """A hint for a key that does not exist: the right section, the right spelling, or the section's keys."""
     section, _, name = path.rpartition(".")
-    known = keys()
+    known = keys(root)
     siblings = [key.name for key in known.values() if key.path.rpartition(".")[0] == _starred(section)]
     elsewhere = [key.path for key in known.values() if key.name == name and "*" not in key.path]
     if elsewhere and not (near := difflib.get_close_matches(name, siblings, 1, 0.85)):
         return f"it belongs to {' or '.join(elsewhere[:3])}"
-    if name in ELSEWHERE:
+    if ELSEWHERE.get(name) in known:
         return f"here it is called {ELSEWHERE[name]}"
     if near := difflib.get_close_matches(name, siblings, 1, 0.7):
         return f"did you mean {f'{section}.' if section else ''}{near[0]}?"

@@ -4,6 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.config.fields import Section
 from meshwright.config.schema import Config
 
 
@@ -36,17 +37,17 @@ class Key:
 
 
 @functools.cache
-def keys() -> dict[str, Key]:
-    """Every key by its path, in the order of the schema."""
-    schema = Config.model_json_schema()
+def keys(root: type[Section] = Config) -> dict[str, Key]:
+    """Every key of a kind of file by its path, in the order of the schema."""
+    schema = root.model_json_schema()
     found: dict[str, Key] = {}
     _collect(schema, schema["$defs"], "", found)
     return found
 
 
-def key_of(path: str) -> Key | None:
+def key_of(path: str, root: type[Section] = Config) -> Key | None:
     """The key that a path in a file stands for: list indices become ``*``."""
-    return keys().get(".".join("*" if part.isdigit() else part for part in path.split(".")))
+    return keys(root).get(".".join("*" if part.isdigit() else part for part in path.split(".")))
 
 
 def _collect(schema: dict[str, Any], defs: dict[str, Any], prefix: str, found: dict[str, Key]) -> None:
@@ -101,7 +102,8 @@ def _words(schema: dict[str, Any]) -> str:
         case "null":
             return "null"
         case "object":
-            return "a mapping of names to words"
+            numbers = schema.get("additionalProperties", {}).get("type") == "number"
+            return f"a mapping of names to {'numbers' if numbers else 'words'}"
         case "array":
             return _list_words(schema)
     return "text"

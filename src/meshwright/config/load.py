@@ -38,13 +38,18 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
         ConfigErrors: with every mistake of every file and override at once.
     """
     errors: list[ConfigError] = []
-    root = _read(Path(path), (), None, errors)
+    root = read_tree(Path(path), errors)
     root = apply_overrides(root, overrides, errors)
     config = validate(root, errors)
     if errors or config is None:
         raise ConfigErrors(errors)
     origins = {key: node.origin for key, node in drop_cleared(root).walk()}
     return LoadedConfig(config, origins, Path(path))
+
+
+def read_tree(path: Path, errors: list[ConfigError]) -> Node:
+    """A file merged over its ``base_config`` chain; what cannot be read is left out, with mistakes in ``errors``."""
+    return _read(path, (), None, errors)
 
 
 def _read(path: Path, chain: tuple[Path, ...], asked: Origin | None, errors: list[ConfigError]) -> Node:

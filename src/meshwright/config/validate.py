@@ -2,57 +2,67 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from meshwright.config import hints
 from meshwright.config.errors import ConfigError, Origin
+from meshwright.config.fields import Section
 from meshwright.config.keys import key_of
 from meshwright.config.schema import Config
 from meshwright.config.source import Node
+
+Kind = TypeVar("Kind", bound=Section)
 
 # Characters of a wrong value that a message quotes.
 LONGEST = 100
 
 
 def validate(root: Node, errors: list[ConfigError]) -> Config | None:
-    """The typed config, or None with every mistake added to ``errors``."""
-    cleared = drop_cleared(root)
+    """The typed config of a run, or None with every mistake added to ``errors``."""
+    return validate_as(Config, root, errors)
+
+
+def validate_as(kind: type[Kind], root: Node, errors: list[ConfigError]) -> Kind | None:
+    """The typed content of a file of some kind, or None with every mistake added to ``errors``."""
+    cleared = drop_cleared(root, kind)
     tree = cleared.plain()
     try:
-        return Config.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
         origins = {path: node.origin for path, node in cleared.walk()}
-        errors.extend(_explain(error.errors(include_url=False), tree, origins))
+        errors.extend(_explain(error.errors(include_url=False), tree, origins, kind))
         return None
 
 
-def drop_cleared(node: Node, path: str = "") -> Node:
+def drop_cleared(node: Node, kind: type[Section] = Config, path: str = "") -> Node:
     """The tree without the keys that an explicit null sends back to their default.
 
     Where null is a value of its own (``grad_clip: null``) it stays.
     """
     if isinstance(node.value, tuple):
-        items = (drop_cleared(child, f"{path}.{i}") for i, child in enumerate(node.value))
+        items = (drop_cleared(child, kind, f"{path}.{i}") for i, child in enumerate(node.value))
         return Node(tuple(items), node.origin)
     if not isinstance(node.value, dict):
         return node
     kept = {}
     for name, child in node.value.items():
         below = f"{path}.{name}" if path else name
-        key = key_of(below)
+        key = key_of(below, kind)
         if child.value is None and key is not None and not key.nullable and not key.required:
             continue
-        kept[name] = drop_cleared(child, below)
+        kept[name] = drop_cleared(child, kind, below)
     return Node(kept, node.origin)
 
 
-def _explain(details: Iterable[Any], tree: Any, origins: Mapping[str, Origin]) -> list[ConfigError]:
+def _explain(
+    details: Iterable[Any], tree: Any, origins: Mapping[str, Origin], kind: type[Section]
+) -> list[ConfigError]:
     found: dict[str, ConfigError] = {}
     for detail in details:
         path = _path(detail["loc"], tree, missing=detail["type"] == "missing")
-        found.setdefault(path, _error(path, detail, tree, origins))
+        found.setdefault(path, _error(path, detail, origins, kind))
     # A union reports each of its branches: the deepest path is the one that tells most.
     deepest = [path for path in found if not any(other.startswith(f"{path}.") for other in found)]
     return [found[path] for path in deepest]
@@ -72,11 +82,11 @@ def _path(location: tuple[int | str, ...], tree: Any, missing: bool) -> str:
     return ".".join(parts)
 
 
-def _error(path: str, detail: Any, tree: Any, origins: Mapping[str, Origin]) -> ConfigError:
+def _error(path: str, detail: Any, origins: Mapping[str, Origin], kind: type[Section]) -> ConfigError:
     origin = origin_of(path, origins)
     if detail["type"] == "extra_forbidden":
-        return ConfigError.at(origin, "unknown key", path, hints.for_unknown_key(path))
-    key = key_of(path) or key_of(path.rpartition(".")[0])
+        return ConfigError.at(origin, "unknown key", path, hints.for_unknown_key(path, kind))
+    key = key_of(path, kind) or key_of(path.rpartition(".")[0], kind)
     if detail["type"] == "missing" and isinstance(detail["input"], dict):
         return ConfigError.at(origin, "is missing", path, f"it is {key.expects}" if key else "")
     expects = key.expects if key else "another type"
