@@ -41,7 +41,7 @@ def test_files_and_patterns_keep_the_given_order_and_come_once(tmp_path: Path) -
         ("*.csv", r"\*\.csv: the pattern matches nothing"),
         ("code", r"code: no file ends in \.txt, \.jsonl or \.parquet; it has \.py \(2\): choose with --suffix"),
         ("empty", r"empty: no file ends in \.txt, \.jsonl or \.parquet$"),
-        ("data.tar.gz", r"data\.tar\.gz: \.tar files are not read; give text, \.jsonl"),
+        ("data.tar.gz", r"data\.tar\.gz: \.tar\.gz files are not read; give text, \.jsonl"),
     ],
 )
 def test_inputs_without_documents_are_refused(tmp_path: Path, item: str, message: str) -> None:

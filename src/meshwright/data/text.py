@@ -3,11 +3,12 @@
 import hashlib
 
 REPLACEMENT = "\ufffd"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def decode(raw: bytes) -> tuple[str, bool]:
     """UTF-8 text without byte order mark, and whether bytes that are not UTF-8 became U+FFFD."""
-    return decode_value(raw.removeprefix(b"\xef\xbb\xbf"))
+    return decode_value(raw.removeprefix(BYTE_ORDER_MARK))
 
 
 def decode_value(raw: bytes | memoryview) -> tuple[str, bool]:

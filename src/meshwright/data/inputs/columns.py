@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.errors import DataError
-from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Source, Tally
+from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Source, Tally, shown
 from meshwright.data.text import decode_value
 
 
@@ -50,7 +50,7 @@ def documents(path: Path, column: Any, first_row: int, tally: Tally) -> Iterator
     """
     for row, buffer in enumerate(_buffers(path, column), start=first_row):
         if buffer is not None and buffer.size > MAX_DOCUMENT_BYTES:
-            tally.leave_out(f"{path}, row {row}", buffer.size)
+            tally.leave_out(f"{shown(path)}, row {row}", buffer.size)
             continue
         text, repaired = ("", False) if buffer is None else decode_value(memoryview(buffer))
         yield Source(text, path, row, "row", repaired)

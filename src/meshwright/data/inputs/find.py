@@ -107,6 +107,6 @@ def _checked(path: Path) -> Path:
         raise DataError(f"{path}: holds token ids already: `meshwright data import` reads it")
     kind = format_of(path)
     if kind in UNSUPPORTED or (kind in TABLES and path.suffix in COMPRESSED):
-        packed = path.suffix if path.suffix in COMPRESSED and kind in TABLES else kind
-        raise DataError(f"{path}: {packed} files are not read; give text, .jsonl (also .gz, .zst), .parquet or .arrow")
+        ending = f"{kind}{path.suffix}" if path.suffix != kind else kind
+        raise DataError(f"{path}: {ending} files are not read; give text, .jsonl (also .gz, .zst), .parquet or .arrow")
     return path

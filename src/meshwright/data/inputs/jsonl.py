@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshwright.data.errors import DataError
-from meshwright.data.inputs.part import Part, Source, Tally
+from meshwright.data.inputs.part import Part, Source, Tally, shown
 from meshwright.data.inputs.streams import COMPRESSED, chunks
-from meshwright.data.text import REPLACEMENT, decode, repair
+from meshwright.data.text import BYTE_ORDER_MARK, REPLACEMENT, decode_value, repair
 
 
 class Line(NamedTuple):
@@ -43,15 +43,17 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
     decoder = _decoder(text_key)
     for line in _lines_of(part, tally):
         if line.raw is None:
-            tally.leave_out(f"{part.path}, byte {line.at}", line.size)
+            tally.leave_out(f"{shown(part.path)}, byte {line.at}", line.size)
             continue
-        if line.raw.isspace() or not line.raw:
+        # Files put one after another may have a mark in the middle.
+        raw = line.raw.removeprefix(BYTE_ORDER_MARK)
+        if not raw or raw.isspace():
             continue
         try:
-            text, repaired = decoder(line.raw).text, False
+            text, repaired = decoder(raw).text, False
         except (ValueError, RecursionError):
             try:
-                text, repaired = _exact(line.raw, text_key)
+                text, repaired = _exact(raw, text_key)
             except ValueError as error:
                 raise DataError(f"{part.path}:{_line_number(part.path, line.at)}: {error}") from None
         yield Source(text, part.path, line.at, "byte", repaired)
@@ -108,7 +110,7 @@ def _exact(raw: bytes, text_key: str) -> tuple[str, bool]:
     Raises:
         ValueError: there is none; it says why.
     """
-    line, replaced = decode(raw)
+    line, replaced = decode_value(raw)
     value = _value(line, text_key)
     if value is None:
         return "", False

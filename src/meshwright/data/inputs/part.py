@@ -1,5 +1,6 @@
 """What is read and what comes out of reading: parts of files, documents, and counts of what reading met."""
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,12 @@ class Source(NamedTuple):
 
     def place(self) -> dict[str, str | int]:
         """Its ``file``, and its ``byte`` or ``row``."""
-        return {"file": str(self.path), self.unit: self.at}
+        return {"file": shown(self.path), self.unit: self.at}
+
+
+def shown(path: Path) -> str:
+    """A path as it can be printed: names may have bytes that are not UTF-8."""
+    return os.fsencode(path).decode("utf-8", errors="replace")
 
 
 @dataclass
@@ -86,11 +92,11 @@ class Tally:
         notes = []
         if self.too_long:
             more = ", ..." if self.too_long > len(self.places) else ""
-            notes.append(f"{self.too_long} documents longer than {limit} left out: {', '.join(self.places)}{more}")
+            notes.append(f"over {limit} and left out: {', '.join(self.places)}{more}")
         if self.pieces:
             first = [f"{name} ({count})" for name, count in list(self.pieces.items())[:PLACES_KEPT]]
             more = ", ..." if len(self.pieces) > len(first) else ""
-            notes.append(f"texts longer than {limit} cut into documents: {', '.join(first)}{more}")
+            notes.append(f"over {limit} and cut into documents: {', '.join(first)}{more}")
         return tuple(notes)
 
     def as_json(self) -> dict[str, Any]:

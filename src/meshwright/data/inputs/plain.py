@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Part, Source, Tally
+from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Part, Source, Tally, shown
 from meshwright.data.inputs.streams import COMPRESSED, chunks
 from meshwright.data.text import decode
 
@@ -43,7 +43,7 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
             return
         found = chain(held, found)
     for source in _pieces(part, found):
-        tally.pieces[str(part.path)] += 1
+        tally.pieces[shown(part.path)] += 1
         yield source
 
 

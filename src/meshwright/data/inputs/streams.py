@@ -67,6 +67,8 @@ def _step(at: int, end: int | None) -> int:
 
 def _unpacked(path: Path, tally: Tally) -> Iterator[bytes]:
     with open(path, "rb") as raw, _errors(path), _opened(path, raw) as file:
+        if not raw.peek(1):
+            raise EOFError
         before = 0
         while chunk := file.read(CHUNK_BYTES):
             tally.bytes_read += raw.tell() - before
