@@ -22,15 +22,18 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 done, 1 the work failed, 2 the request or an input was wrong, 130 interrupted."""
+    from meshwright.config.errors import ConfigErrors
     from meshwright.data.errors import DataError, DataWorkerError
 
     action = {"prepare": data_prepare.run, "import": data_import.run, "inspect": data_inspect.run}[args.action]
     try:
         action(args)
-    except DataError as error:
+    except (DataError, ConfigErrors) as error:
         return _fail(args, str(error), 2)
-    except (DataWorkerError, OSError) as error:
+    except DataWorkerError as error:
         return _fail(args, str(error), 1)
+    except OSError as error:
+        return _fail(args, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:
         return _fail(args, "interrupted; nothing was written", 130)
     return 0

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 from meshwright.cli import data_report, data_rules
 
 if TYPE_CHECKING:
+    from meshwright.config.corpus import CorpusConfig
     from meshwright.data.prepare import TaskReport
     from meshwright.data.record import CorpusRecord
     from meshwright.data.request import Request
 
+CONFIG_SUFFIXES = (".yaml", ".yml")
+KINDS = ("exact", "near")
+MOST_WORKERS = 16
 # What is counted in the directories of the workplace, by the first word of their names.
 KEPT = {
     "clean": ("*.json", "shards cleaned"),
@@ -26,56 +30,80 @@ KEPT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="file, directory or glob pattern")
-    parser.add_argument("--output", required=True, metavar="PREFIX", help="path of the corpus, without suffix")
-    source = parser.add_mutually_exclusive_group(required=True)
+    """Declare the options; those that a config file can give have its keys as names, and no default."""
+    parser.add_argument(
+        "inputs", nargs="+", metavar="INPUT", help="file, directory or glob pattern, or only CONFIG.yaml"
+    )
+    parser.add_argument("--output", metavar="PREFIX", help="path of the corpus, without suffix")
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, sentencepiece or tiktoken file")
     source.add_argument("--train-tokenizer", type=int, metavar="VOCAB_SIZE", help="train a byte-level BPE of this size")
     parser.add_argument(
-        "--suffix", action="append", default=[], help="take these files from directories (default .txt .jsonl)"
+        "--suffix", dest="suffixes", action="append", help="take these files from directories (default: known text)"
     )
-    parser.add_argument("--text-key", default="text", metavar="KEY", help="key of the text in .jsonl rows")
+    parser.add_argument("--text-key", metavar="KEY", help="key of the text in rows (text)")
     parser.add_argument("--tiktoken", metavar="NAME", help="how a tiktoken file is used: gpt2,cl100k,o200k,llama3,qwen")
     parser.add_argument("--eos-token", metavar="TOKEN", help="ends each document (default: the tokenizer's)")
-    parser.add_argument(
-        "--eval-fraction", type=float, default=0.02, metavar="X", help="share of documents to hold out (0.02)"
-    )
+    parser.add_argument("--eval-fraction", type=float, metavar="X", help="share of documents to hold out (0.02)")
     _add_cleaning(parser.add_argument_group("cleaning (needs meshwright[clean])"))
     _add_deduplication(parser.add_argument_group("deduplication (near needs meshwright[clean])"))
-    cores = min(os.cpu_count() or 1, 16)
-    parser.add_argument("--workers", type=int, default=cores, metavar="N", help=f"processes ({cores})")
+    parser.add_argument("--workers", type=int, metavar="N", help=f"processes ({_cores()})")
     parser.add_argument("--task", metavar="K/N", help="do one of N shares of the next stage, beside other tasks")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing corpus")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     data_report.add_arguments(parser)
 
 
+def _cores() -> int:
+    return min(os.cpu_count() or 1, MOST_WORKERS)
+
+
 def _add_cleaning(group: Any) -> None:
     group.add_argument(
-        "--clean", type=_names, default=(), metavar="RULES", help="rule sets, in order: gopher,c4,c4-fineweb,fineweb"
+        "--clean",
+        dest="clean.rules",
+        type=_names,
+        metavar="RULES",
+        help="rule sets, in order: gopher,c4,c4-fineweb,fineweb",
     )
-    group.add_argument("--language", type=_names, default=(), metavar="CODES", help="keep these languages: en,de")
-    group.add_argument("--repair-unicode", action="store_true", help="undo wrong decodings")
-    group.add_argument("--mask-pii", action="store_true", help="replace e-mail and public IP addresses")
-    group.add_argument("--examples", type=int, default=3, metavar="N", help="dropped documents to show by rule (3)")
+    group.add_argument(
+        "--language", dest="clean.languages", type=_names, metavar="CODES", help="keep these languages: en,de"
+    )
+    group.add_argument(
+        "--repair-unicode",
+        dest="clean.repair_unicode",
+        action="store_const",
+        const=True,
+        help="undo wrong decodings",
+    )
+    group.add_argument(
+        "--mask-pii",
+        dest="clean.mask_pii",
+        action="store_const",
+        const=True,
+        help="replace e-mail and public IP addresses",
+    )
+    group.add_argument("--examples", type=int, metavar="N", help="dropped documents to show by rule (3)")
     data_rules.add_arguments(group)
 
 
 def _add_deduplication(group: Any) -> None:
     group.add_argument(
-        "--deduplicate", type=_names, default=(), metavar="KINDS", help="drop documents that repeat others: exact,near"
+        "--deduplicate", type=_names, metavar="KINDS", help="drop documents that repeat others: exact,near"
     )
     group.add_argument(
         "--against",
+        dest="deduplicate.against",
         nargs="+",
-        default=(),
         metavar="PREFIX",
         help="drop what these corpora have, prepared like this one",
     )
-    group.add_argument("--ngram", type=int, default=5, metavar="N", help="words that must be the same in a row (5)")
-    group.add_argument("--bands", type=int, default=14, metavar="N", help="chances to find a near duplicate (14)")
-    group.add_argument("--rows", type=int, default=8, metavar="N", help="hash values to agree in each chance (8)")
+    for name, what in (
+        ("ngram", "words that must be the same in a row (5)"),
+        ("bands", "chances to find a near duplicate (14)"),
+        ("rows", "hash values to agree in each chance (8)"),
+    ):
+        group.add_argument(f"--{name}", dest=f"deduplicate.{name}", type=int, metavar="N", help=what)
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -92,9 +120,11 @@ def run(args: argparse.Namespace) -> None:
     from meshwright.data.prepare import prepare_corpus, prepare_task
     from meshwright.data.stages import Task
 
-    request = _request(args)
+    config = _config(args)
+    request = _request(config)
     data_report.check(args)
-    options = {"workers": args.workers, "overwrite": args.overwrite, "show_progress": True}
+    workers = _cores() if config.workers is None else config.workers
+    options = {"workers": workers, "overwrite": args.overwrite, "show_progress": True}
     try:
         if args.task:
             task = Task.parse(args.task)
@@ -110,42 +140,55 @@ def run(args: argparse.Namespace) -> None:
         raise
 
 
-def _request(args: argparse.Namespace) -> "Request":
+def _config(args: argparse.Namespace) -> "CorpusConfig":
+    """What the config file, if any, and the options ask for."""
+    from meshwright.config.corpus import CorpusConfig, load_corpus_config
+    from meshwright.config.keys import keys
     from meshwright.data.clean.catalogue import parse_thresholds
+    from meshwright.data.errors import DataError
+
+    known = keys(CorpusConfig)
+    given = {name: value for name, value in vars(args).items() if name in known and value is not None}
+    if args.threshold:
+        given["clean.thresholds"] = parse_thresholds(args.threshold)
+    if (kinds := given.pop("deduplicate", None)) is not None:
+        if unknown := [kind for kind in kinds if kind not in KINDS]:
+            raise DataError(f"--deduplicate {unknown[0]!r} is not known; known are {', '.join(KINDS)}")
+        given |= {f"deduplicate.{kind}": kind in kinds for kind in KINDS}
+    files = [item for item in args.inputs if item.endswith(CONFIG_SUFFIXES)]
+    if files and len(args.inputs) > 1:
+        raise DataError(f"{files[0]}: a config file stands alone; put all inputs into it")
+    if files:
+        del given["inputs"]
+    return load_corpus_config(Path(files[0]) if files else None, given)
+
+
+def _request(config: "CorpusConfig") -> "Request":
     from meshwright.data.clean.cleaner import Cleaning
     from meshwright.data.deduplicate.settings import Deduplication
-    from meshwright.data.errors import DataError
     from meshwright.data.request import Request
 
-    cleaning = Cleaning(
-        repair_unicode=args.repair_unicode,
-        languages=args.language,
-        rule_sets=args.clean,
-        mask_pii=args.mask_pii,
-        thresholds=parse_thresholds(args.threshold),
-    )
-    if unknown := [kind for kind in args.deduplicate if kind not in ("exact", "near")]:
-        raise DataError(f"--deduplicate {unknown[0]!r} is not known; known are exact, near")
+    clean, deduplicate = config.clean, config.deduplicate
     return Request(
-        inputs=args.inputs,
-        output=Path(args.output),
-        tokenizer=args.tokenizer,
-        train_vocab_size=args.train_tokenizer,
-        suffixes=args.suffix,
-        text_key=args.text_key,
-        tiktoken_encoding=args.tiktoken,
-        eos_token=args.eos_token,
-        eval_fraction=args.eval_fraction,
-        cleaning=cleaning,
-        deduplication=Deduplication(
-            exact="exact" in args.deduplicate,
-            near="near" in args.deduplicate,
-            ngram=args.ngram,
-            bands=args.bands,
-            rows=args.rows,
+        inputs=config.inputs,
+        output=Path(config.output),
+        tokenizer=config.tokenizer,
+        train_vocab_size=config.train_tokenizer,
+        suffixes=config.suffixes,
+        text_key=config.text_key,
+        tiktoken_encoding=config.tiktoken,
+        eos_token=config.eos_token,
+        eval_fraction=config.eval_fraction,
+        cleaning=Cleaning(
+            repair_unicode=clean.repair_unicode,
+            languages=clean.languages,
+            rule_sets=clean.rules,
+            mask_pii=clean.mask_pii,
+            thresholds=clean.thresholds,
         ),
-        against=args.against,
-        examples=args.examples,
+        deduplication=Deduplication(**deduplicate.model_dump(exclude={"against"})),
+        against=deduplicate.against,
+        examples=config.examples,
     )
 
 

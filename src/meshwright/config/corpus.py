@@ -19,7 +19,7 @@ class CleanConfig(Section):
     repair_unicode: bool = entry(False, "Undo wrong decodings.")
     languages: tuple[Word, ...] = entry((), "Languages to keep; none keeps all.")
     rules: tuple[Word, ...] = entry((), "Rule sets, in order: gopher, c4, c4-fineweb, fineweb.")
-    thresholds: dict[str, float] = entry(
+    thresholds: dict[str, int | float] = entry(
         {}, "Numbers in place of the published ones, by the names that `--list-rules` prints."
     )
     mask_pii: bool = entry(False, "Replace e-mail and public IP addresses.")

@@ -102,7 +102,7 @@ def _words(schema: dict[str, Any]) -> str:
         case "null":
             return "null"
         case "object":
-            numbers = schema.get("additionalProperties", {}).get("type") == "number"
+            numbers = {"type": "number"} in schema["additionalProperties"].get("anyOf", ())
             return f"a mapping of names to {'numbers' if numbers else 'words'}"
         case "array":
             return _list_words(schema)

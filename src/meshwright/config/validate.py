@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from meshwright.config import hints
 from meshwright.config.errors import ConfigError, Origin
 from meshwright.config.fields import Section
-from meshwright.config.keys import key_of
+from meshwright.config.keys import Key, key_of
 from meshwright.config.schema import Config
 from meshwright.config.source import Node
 
@@ -86,7 +86,7 @@ def _error(path: str, detail: Any, origins: Mapping[str, Origin], kind: type[Sec
     origin = origin_of(path, origins)
     if detail["type"] == "extra_forbidden":
         return ConfigError.at(origin, "unknown key", path, hints.for_unknown_key(path, kind))
-    key = key_of(path, kind) or key_of(path.rpartition(".")[0], kind)
+    key = _nearest_key(path, kind)
     if detail["type"] == "missing" and isinstance(detail["input"], dict):
         return ConfigError.at(origin, "is missing", path, f"it is {key.expects}" if key else "")
     expects = key.expects if key else "another type"
@@ -94,6 +94,13 @@ def _error(path: str, detail: Any, origins: Mapping[str, Origin], kind: type[Sec
     written = show(value) if len(show(value)) <= LONGEST else f"{show(value)[:LONGEST]}..."
     hint = hints.for_value(key, value) if key else ""
     return ConfigError.at(origin, f"must be {expects}, not {written}", path, hint)
+
+
+def _nearest_key(path: str, kind: type[Section]) -> Key | None:
+    """The key of a path, or of what it is an item of."""
+    while path and (key := key_of(path, kind)) is None:
+        path = path.rpartition(".")[0]
+    return key if path else None
 
 
 def origin_of(path: str, origins: Mapping[str, Origin]) -> Origin | None:
