@@ -142,7 +142,7 @@ def _edits(cleaning: Cleaning) -> str:
     body = table(("by", "what", "documents", "times"), rows, {0: "left", 1: "left"})
     return (
         f'<section><h2>Edited</h2><p class="note">{count(cleaning["edited"], "document")} kept with another text'
-        f" than they came with.</p>{body}</section>"
+        f" than they came with. c4 also takes away blank lines and white space around lines.</p>{body}</section>"
     )
 
 

@@ -32,13 +32,11 @@ def example_html(example: Mapping[str, Any]) -> str:
 def pair_html(example: Mapping[str, Any]) -> str:
     """A document that stays and one dropped for repeating it, side by side, what differs marked."""
     kept = example["repeats"]
-    left, right = _marked(visible(kept.get("text", "")), visible(example["text"]))
-    if "text" not in kept:
-        left, right = "", escape(visible(example["text"]))
-    return (
-        f'<div class="pair">{_document(f"stays: {place(kept)}", left)}'
-        f"{_document(f'dropped: {place(example)}', right)}</div>"
-    )
+    left, right = _marked(visible(kept.get("text", example["text"])), visible(example["text"]))
+    titles = f"stays: {place(kept)}", f"dropped, {example['kind']}: {place(example)}"
+    # The text of a corpus made before is not at hand.
+    left = left if "text" in kept else ""
+    return f'<div class="pair">{_document(titles[0], left)}{_document(titles[1], right)}</div>'
 
 
 def _document(title: str, body: str) -> str:
