@@ -74,7 +74,8 @@ class Request:
             raise DataError(f"eval_fraction {self.eval_fraction} must be at least 0 and below 1")
         if self.prefix.is_dir():
             raise DataError(f"{self.prefix}: is a directory; give a prefix, such as {self.prefix / 'corpus'}")
-        self.cleaning.cleaner()
+        if self.cleaning:
+            self.cleaning.cleaner()
         self.deduplication.check()
         if self.against and not self.deduplication:
             raise DataError("--against needs --deduplicate")
