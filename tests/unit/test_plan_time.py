@@ -104,6 +104,18 @@ def test_flops_convention() -> None:
     assert report.mfu == pytest.approx(report.model_flops / report.seconds / 989e12, rel=0.01)
 
 
+def test_isolated_documents_cost_whole_rows_of_scores_on_our_engine_alone() -> None:
+    def compute(name: EngineName, isolated: bool, length: int) -> float:
+        asked = job(name, seq_length=length, data_parallel=8, zero_stage=1, more={"isolate_documents": isolated})
+        return predict_time(asked).terms["compute"]
+
+    short, long = (compute("meshwright", True, n) / compute("meshwright", False, n) for n in (1024, 16384))
+    assert 1.0 < short < 1.2 < long
+    # At most the whole square by a kernel of half the rate, forward and backward.
+    assert long < 4
+    assert compute("torchtitan", True, 4096) == compute("torchtitan", False, 4096)
+
+
 def test_recomputing_everything_adds_one_forward_pass() -> None:
     plain = predict_time(job(data_parallel=8, zero_stage=1))
     again = predict_time(job(data_parallel=8, zero_stage=1, more={"recompute": Recompute(layers="all")}))

@@ -12,6 +12,10 @@ FLASH_BACKWARD = 2.5
 FLASH_BACKWARD_RATE = 0.85
 """Rate of the backward kernel against the forward one (arXiv:2307.08691, figures 4 and 5)."""
 
+EFFICIENT_RATE = 0.5
+"""Rate of torch's memory-efficient kernel against flash attention 2, roughly: xformers in arXiv:2307.08691, figures 4
+and 5, which have no bias. Not measured here."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
@@ -46,6 +50,21 @@ def flash(machine: Machine, shape: AttentionShape) -> tuple[float, float]:
     moved = 4.0 * tokens / machine.bandwidth
     backward = forward * FLASH_BACKWARD / FLASH_BACKWARD_RATE
     return max(forward, moved) + machine.floor, max(backward, 2 * moved) + 3 * machine.floor
+
+
+def biased(machine: Machine, shape: AttentionShape, sequence: int) -> tuple[float, float]:
+    """(forward, backward) seconds of a fused kernel that adds a 16-bit bias to the scores.
+
+    Every head reads the bias; whole rows are computed, whatever the bias hides.
+
+    Args:
+        sequence: tokens of a sequence, seen or not.
+    """
+    rows = float(shape.sequences) * shape.heads * shape.queries * sequence
+    rate = machine.flops * machine.constants.attention * EFFICIENT_RATE
+    forward = 2 * rows * (shape.score_dim + shape.value_dim) / rate
+    read = 2.0 * rows / machine.bandwidth
+    return max(forward, read) + machine.floor, max(forward * FLASH_BACKWARD, read) + 3 * machine.floor
 
 
 def materialised(machine: Machine, shape: AttentionShape) -> tuple[float, float]:

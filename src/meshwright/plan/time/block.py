@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from meshwright.plan.network import Network
-from meshwright.plan.time.attention import AttentionShape, flash, materialised
+from meshwright.plan.time.attention import AttentionShape, biased, flash, materialised
 from meshwright.plan.time.compute import matmul, streamed
 from meshwright.plan.time.experts import expert_operators
 from meshwright.plan.time.machine import Machine
@@ -126,7 +126,10 @@ def _attention(machine: Machine, network: Network, shape: Shape, traits: Traits)
         value_dim=latent.value_head_dim if latent else network.head_dim,
         dropout=network.dropout > 0 or traits.default_dropout,
     )
-    forward, backward = flash(machine, core) if shape.flash else materialised(machine, core)
+    if shape.biased:
+        forward, backward = biased(machine, core, shape.seq_length)
+    else:
+        forward, backward = flash(machine, core) if shape.flash else materialised(machine, core)
     kernels = (2, 4) if shape.flash else (6, 10)
     return Operator("attention", forward, backward, *kernels)
 

@@ -15,6 +15,7 @@ class Shape:
         tokens: of the micro-batch on one context rank.
         sequences: of the micro-batch.
         tensor / context / expert: degrees of the split; ``expert_tensor`` is that of each expert.
+        biased: attention adds a bias to its scores (`Job.biased_attention`).
         sequence_parallel: norms and residuals are sharded along the sequence inside the tensor group.
         recompute: ``none``, ``all`` or the kinds that are recomputed in every layer.
         fused_gradients: products of weight gradients add to their fp32 buffers themselves.
@@ -31,6 +32,7 @@ class Shape:
     expert_tensor: int
     sequence_parallel: bool
     flash: bool
+    biased: bool
     float8: bool
     compiled: bool
     fused_loss: bool
@@ -64,6 +66,7 @@ def shape_of(job: Job) -> Shape:
         expert_tensor=job.expert_tensor_parallel or layout.model_parallel,
         sequence_parallel=layout.use_seq_parallel and layout.model_parallel > 1,
         flash=job.attention == "flash",
+        biased=job.biased_attention,
         float8=job.float8 or job.float4,
         compiled=job.compile,
         fused_loss=job.fused_loss,
