@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.data.indexed import IndexedDataset, IndexedWriter
+from meshwright.data.loss_mask import IGNORED, MaskWriter
 from ranks import run_ranks
 from trainer_runs import SEQ_LENGTH, VOCAB, by_step, global_samples, metrics, ranks_of, train, write_config
 
@@ -17,9 +18,9 @@ def write_mask(prefix: Path) -> np.ndarray:
     del data
     rng = np.random.default_rng(3)
     masks = [rng.random(len(tokens)) < (number != 2) * 0.3 for number, tokens in enumerate(documents)]
-    with IndexedWriter(prefix, vocab_size=VOCAB, masked=True) as writer:
+    with IndexedWriter(prefix, vocab_size=VOCAB, beside=MaskWriter) as writer:
         for tokens, mask in zip(documents, masks, strict=True):
-            writer.add_document(tokens, mask)
+            writer.add_document(tokens, np.where(mask, tokens, IGNORED))
     return np.concatenate(masks)
 
 
@@ -56,8 +57,8 @@ def test_an_evaluation_without_a_supervised_token_has_no_loss(
 ) -> None:
     write_config(tmp_path)
     held_out = IndexedDataset(tmp_path / "held_out").tokens.copy()
-    with IndexedWriter(tmp_path / "held_out", vocab_size=VOCAB, masked=True) as writer:
-        writer.add_document(held_out, np.arange(len(held_out)) == len(held_out) - 1)
+    with IndexedWriter(tmp_path / "held_out", vocab_size=VOCAB, beside=MaskWriter) as writer:
+        writer.add_document(held_out, np.append(np.full(len(held_out) - 1, IGNORED), held_out[-1]))
     dataset = {"eval_paths": [str(tmp_path / "held_out")]}
     config = write_config(tmp_path, dataset=dataset, train={"train_steps": 2, "eval_batches": 1})
     run_ranks(train, 1, config)

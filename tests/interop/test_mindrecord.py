@@ -18,9 +18,9 @@ from meshwright.data.corpus import find_files
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
-from meshwright.data.loss_mask import open_mask
 from meshwright.data.mindrecord import open_mindrecord
 from meshwright.data.mindrecord_import import import_mindrecord
+from meshwright.data.own_labels import open_mask
 
 EXPECTED: dict[str, list[dict[str, Any]]] = {
     name.split()[0]: rows
@@ -238,13 +238,25 @@ def test_masks_without_a_meaning_and_rows_without_a_label_are_refused(tmp_path: 
         import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=8, ahead=True)
 
 
-def test_labels_that_are_other_ids_are_refused(records: Path, tmp_path: Path) -> None:
+def test_labels_that_are_other_ids_are_kept_where_the_user_says_how_they_stand(records: Path, tmp_path: Path) -> None:
     source = records / "sft_two_cols.mindrecord"
-    message = r"row 0: column 'labels' has 15 at position 4, which is not the id there \(43\) nor the one that follows"
+    message = (
+        r"row 0: column 'labels' has 15 at position 4, which is not the id there \(43\) nor the one that follows; "
+        r"--labels in-place or ahead keeps labels of their own; --ignore labels"
+    )
     with pytest.raises(DataError, match=message):
         import_mindrecord(source, tmp_path / "corpus", vocab_size=64)
-    report = import_mindrecord(source, tmp_path / "corpus", vocab_size=64, ignore=["labels"])
-    assert (report.documents, report.tokens, report.supervised_tokens) == (6, 96, None)
+    rows = [{name: row[name]["ndarray"] for name in row} for row in EXPECTED["sft_two_cols.mindrecord"]]
+    for ahead, prefix in ((False, tmp_path / "in-place"), (True, tmp_path / "ahead")):
+        report = import_mindrecord(source, prefix, vocab_size=64, ahead=ahead)
+        assert (report.documents, report.supervised_tokens, report.beside) == (6, 72, ".labels")
+        assert "from row 0, position 4 on: written as labels" in report.columns["labels"]
+        tokens, labels = TokenDataset([prefix], 15 + ahead, vocab_size=64, align_documents=True).batch(np.arange(6))
+        for number, row in enumerate(rows):
+            assert tokens[number].tolist() == row["input_ids"][: 15 + ahead]
+            assert labels[number].tolist() == row["labels"][1 - ahead :]
+    with pytest.raises(DataError, match=r"row 0: column 'labels': position 6 is id 59, outside the vocabulary of 59"):
+        import_mindrecord(source, tmp_path / "corpus", vocab_size=59, ahead=False)
 
 
 def truncate(path: Path) -> None:

@@ -12,6 +12,7 @@ from meshwright.cli import main
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedWriter
 from meshwright.data.inspect import inspect_corpus
+from meshwright.data.loss_mask import IGNORED, MaskWriter
 from mindrecord_files import extract
 
 DOCUMENTS = [[5, 6, 7, 0], [8, 0], [5, 6, 7, 0], [], [9] * 50 + [0], [5, 6, 7, 0], [8, 0]]
@@ -94,10 +95,10 @@ def test_sample_shows_borders_and_the_loss_mask(tmp_path: Path, capsys: pytest.C
 
 def write_masked(prefix: Path, prompts: list[int], answers: list[int]) -> Path:
     """Documents of a prompt of 1s, which is not supervised, and an answer of 2s, which is."""
-    with IndexedWriter(prefix, vocab_size=12, masked=True) as writer:
+    with IndexedWriter(prefix, vocab_size=12, beside=MaskWriter) as writer:
         for prompt, answer in zip(prompts, answers, strict=True):
             ids = np.array([1] * prompt + [2] * answer)
-            writer.add_document(ids, ids == 2)
+            writer.add_document(ids, np.where(ids == 2, ids, IGNORED))
     return prefix
 
 

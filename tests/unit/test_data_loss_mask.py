@@ -10,19 +10,25 @@ from meshwright.data.blend import BlendedDataset
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedWriter
-from meshwright.data.loss_mask import HEADER, MAGIC, LossMask, mask_path, open_mask
+from meshwright.data.loss_mask import HEADER, MAGIC, LossMask, MaskWriter
+from meshwright.data.own_labels import LabelWriter, OwnLabels, open_mask
 
 RNG = np.random.default_rng(6)
 LENGTHS = [1, 0, 13, 8, 27, 5, 16]
+
+
+def mask_path(prefix: Path) -> Path:
+    return Path(f"{prefix}.mask")
 
 
 def write(prefix: Path, lengths: list[int], first: int = 0, *, masked: bool = True) -> np.ndarray:
     """A corpus in which token number = id, and its mask, bool [tokens]."""
     mask = RNG.random(sum(lengths)) < 0.6
     ends = np.cumsum(lengths)
-    with IndexedWriter(prefix, vocab_size=1000, masked=masked) as writer:
+    with IndexedWriter(prefix, vocab_size=1000, beside=MaskWriter if masked else None) as writer:
         for start, end in zip(ends - lengths, ends, strict=True):
-            writer.add_document(np.arange(start, end) + first, mask[start:end] if masked else None)
+            ids = np.arange(start, end) + first
+            writer.add_document(ids, np.where(mask[start:end], ids, IGNORED) if masked else None)
     return mask if masked else np.ones_like(mask)
 
 
@@ -37,9 +43,9 @@ def test_any_slice_is_read_as_it_was_written(tmp_path: Path, tokens: int) -> Non
 
 
 def test_the_layout_is_this_one_and_the_pair_is_as_without_a_mask(tmp_path: Path) -> None:
-    with IndexedWriter(tmp_path / "c", vocab_size=1000, masked=True) as writer:
-        writer.add_document(np.arange(3), np.array([False, True, True]))
-        writer.add_documents(np.arange(6), np.array([2, 4]), np.array([0, 0, 0, 0, 0, 1], np.bool_))
+    with IndexedWriter(tmp_path / "c", vocab_size=1000, beside=MaskWriter) as writer:
+        writer.add_document(np.arange(3), np.array([-100, 1, 2]))
+        writer.add_documents(np.arange(6), np.array([2, 4]), np.array([-100] * 5 + [5]))
         writer.add_document(np.arange(2))
     head = b"MWMASK\0\0" + b"".join(number.to_bytes(8, "little") for number in (1, 11, 5))
     assert mask_path(tmp_path / "c").read_bytes() == head + bytes([0b00000110, 0b00000111])
@@ -104,10 +110,10 @@ def test_a_corpus_written_anew_without_a_mask_does_not_keep_the_old_one(tmp_path
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with (
-        pytest.raises(ValueError, match="a mask of 2 tokens for 3"),
-        IndexedWriter(tmp_path / "c", vocab_size=1000, masked=True) as writer,
+        pytest.raises(ValueError, match="2 labels for 3 tokens"),
+        IndexedWriter(tmp_path / "c", vocab_size=1000, beside=MaskWriter) as writer,
     ):
-        writer.add_document(np.arange(3), np.ones(2, np.bool_))
+        writer.add_document(np.arange(3), np.arange(2))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,7 +125,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
         (HEADER.pack(MAGIC, 2, 70, 9) + bytes(9), "c.mask: byte 8: version 2, only version 1 is known"),
         (
             HEADER.pack(MAGIC, 1, 60, 9) + bytes(8),
-            r"c.mask: is for 60 tokens, but .*c.bin has 70: the mask of other data",
+            r"c.mask: is for 60 tokens, but .*c.bin has 70: that of other data",
         ),
         (HEADER.pack(MAGIC, 1, 70, 9) + bytes(8), "c.mask: truncated: 40 bytes, but 70 tokens need 41"),
         (HEADER.pack(MAGIC, 1, 70, 9) + bytes(10), "c.mask: longer than its header says: 42 bytes, but 70 tokens"),
@@ -131,3 +137,41 @@ def test_a_mask_that_does_not_fit_is_refused(tmp_path: Path, raw: bytes, message
     mask_path(tmp_path / "c").write_bytes(raw)
     with pytest.raises(DataError, match=message):
         TokenDataset([tmp_path / "c"], 8)
+
+
+def write_own(prefix: Path, labels: list[int]) -> None:
+    with IndexedWriter(prefix, vocab_size=1000, beside=LabelWriter) as writer:
+        writer.add_document(np.arange(len(labels)), np.array(labels))
+
+
+def test_labels_of_their_own_stand_in_the_places_of_the_tokens(tmp_path: Path) -> None:
+    own = [-100, 500, -100, 502, 503, -100, 505, 506, 507, 508]
+    write_own(tmp_path / "c", own)
+    head = b"MWLABEL\0" + b"".join(number.to_bytes(8, "little") for number in (1, 10, 7))
+    assert (tmp_path / "c.labels").read_bytes() == head + np.array(own, "<i4").tobytes()
+    data = TokenDataset([tmp_path / "c"], 4, vocab_size=1000, pad_last=True)
+    tokens, labels = data.batch(np.arange(3))
+    assert tokens.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 0, 0, 0]]
+    assert labels.tolist() == [own[1:5], own[5:9], [508, -100, -100, -100]]
+    assert data.note() == ", 70.0% of the tokens supervised"
+    found = pickle.loads(pickle.dumps(OwnLabels(tmp_path / "c", 10)))
+    assert found.read(2, 4).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("label", [1000, -1])
+def test_a_label_outside_the_vocabulary_is_refused_with_its_place(tmp_path: Path, label: int) -> None:
+    write_own(tmp_path / "c", [-100, 1, label, 3, 4])
+    data = TokenDataset([tmp_path / "c"], 4, vocab_size=1000)
+    with pytest.raises(
+        DataError, match=rf"c.labels: label 2 \(byte 40\) is id {label}, outside the vocabulary of 1000"
+    ):
+        data.batch(np.array([0]))
+
+
+def test_a_mask_beside_labels_is_refused_and_both_go_with_the_old_tokens(tmp_path: Path) -> None:
+    write_own(tmp_path / "c", [1] * 70)
+    (tmp_path / "c.mask").write_bytes(b"")
+    with pytest.raises(DataError, match=r"c: has both a \.mask and a \.labels file: which of them counts"):
+        open_mask(tmp_path / "c", 70)
+    write(tmp_path / "c", LENGTHS, masked=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.bin", "c.idx"]

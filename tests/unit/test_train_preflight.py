@@ -12,6 +12,7 @@ import yaml
 from meshwright.config.load import load_config
 from meshwright.config.run import Run, resolve
 from meshwright.data.indexed import IndexedWriter
+from meshwright.data.loss_mask import MaskWriter
 from meshwright.parallel.devices import KINDS
 from meshwright.parallel.precision import formats
 from meshwright.train import checkpointing, space, start
@@ -200,8 +201,9 @@ def test_an_interrupted_first_save_does_not_keep_a_run_from_starting(tmp_path):
 
 @pytest.mark.usefixtures("corpus")
 def test_a_run_says_what_is_supervised_and_that_its_workers_are_too_many(tmp_path, monkeypatch):
-    with IndexedWriter(tmp_path / "chat", vocab_size=97, masked=True) as writer:
-        writer.add_document(np.arange(400) % 97, np.arange(400) % 4 == 0)
+    with IndexedWriter(tmp_path / "chat", vocab_size=97, beside=MaskWriter) as writer:
+        ids = np.arange(400) % 97
+        writer.add_document(ids, np.where(np.arange(400) % 4 == 0, ids, -100))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(start, "usable_cores", lambda: 5)
 

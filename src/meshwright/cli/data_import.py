@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         choices=("in-place", "ahead"),
-        help="labels are the ids in their places, or those that follow (told by the rows)",
+        help="labels are the ids in their places, or those that follow (told by the rows), or other ids that stand so",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -49,6 +49,6 @@ def run(args: argparse.Namespace) -> None:
     for name, outcome in report.columns.items():
         print(f"  column {name}: {outcome}")
     files = [".bin", ".idx"]
-    files += [".mask"] if report.supervised_tokens is not None else []
+    files += [report.beside] if report.beside else []
     files += [".tokenizer.json"] if args.tokenizer else []
     print(f"wrote {report.output}{' '.join(files)}")

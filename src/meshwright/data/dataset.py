@@ -15,12 +15,12 @@ import numpy as np
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset, Tokens, strip_suffix
 from meshwright.data.isolation import positions_in_documents
-from meshwright.data.loss_mask import Bools, open_mask
+from meshwright.data.loss_mask import IGNORED as IGNORED
 from meshwright.data.order import GlobalOrder, Int64s
+from meshwright.data.own_labels import open_mask
 from meshwright.data.record import load_record
 from meshwright.data.windows import DocumentWindows, EvenWindows, Windows
 
-IGNORED = -100
 FINGERPRINT_BLOCKS, FINGERPRINT_BYTES = 32, 1 << 16
 
 
@@ -49,7 +49,8 @@ class TokenDataset:
     With ``isolate_documents`` samples have positions, which count from the first token of each document in the
     window, and that token is no label: nothing of its document foretells it.
 
-    Where a file has a loss mask, its unsupervised tokens are no labels either.
+    Where a file has a loss mask, its unsupervised tokens are no labels either; where it has labels of its own, those
+    stand in the places of its tokens.
     """
 
     def __init__(
@@ -155,8 +156,7 @@ class TokenDataset:
             if length:
                 here = labels[row, :length]
                 self._fill(tokens[row, :length], here, start)
-                if any(self.masks):
-                    np.putmask(here, ~self._supervised(start + 1, length), IGNORED)
+                self._mask(here, start + 1)
                 if positions:
                     inside = positions_in_documents(self.files, self._starts, start, length + 1)
                     positions[0][row, :length] = inside[:-1]
@@ -170,13 +170,12 @@ class TokenDataset:
             tokens[part] = ids[: len(tokens) - part.start]
             labels[max(part.start - 1, 0) : part.stop - 1] = ids[part.start == 0 :]
 
-    def _supervised(self, start: int, length: int) -> Bools:
-        """Which tokens of the whole stream from ``start`` on the masks leave in the loss, bool [length]."""
-        supervised = np.ones(length, np.bool_)
-        for number, offset, part in self._parts(start, length):
-            if (mask := self.masks[number]) is not None:
-                supervised[part] = mask.read(offset, part.stop - part.start)
-        return supervised
+    def _mask(self, labels: Int64s, start: int) -> None:
+        """Apply the masks to the tokens of the whole stream from ``start`` on, int64 [n]."""
+        if any(self.masks):
+            for number, offset, part in self._parts(start, len(labels)):
+                if (mask := self.masks[number]) is not None:
+                    mask.apply(labels[part], offset, self.vocab_size)
 
     def _parts(self, start: int, length: int) -> Iterator[tuple[int, int, slice]]:
         """Files that a window of the stream touches: number, first token there, and the part of the window it fills."""

@@ -25,7 +25,7 @@ from meshwright.data.write_stage import write_indexes
 
 # In the order in which they get their final names: a corpus is complete when its record is there.
 # Loss masks are never written here: listed, one that an import left is not kept beside other tokens.
-SPLIT_FILES = (".bin", ".mask", ".idx")
+SPLIT_FILES = (".bin", ".mask", ".labels", ".idx")
 OUTPUTS = (
     *TOKENIZER_SUFFIXES,
     *SPLIT_FILES,

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.data.errors import DataError
-from meshwright.data.loss_mask import Bools, MaskWriter, mask_path
+from meshwright.data.loss_mask import MaskWriter
+from meshwright.data.own_labels import remove_mask
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -125,10 +126,10 @@ class IndexedWriter:
     Used as a context manager it finalizes at the end of the block and removes its files on an exception.
 
     Args:
-        masked: write a loss mask too.
+        beside: writes the loss mask or labels of the pair.
     """
 
-    def __init__(self, prefix: str | Path, *, vocab_size: int, masked: bool = False) -> None:
+    def __init__(self, prefix: str | Path, *, vocab_size: int, beside: type[MaskWriter] | None = None) -> None:
         self.prefix = strip_suffix(prefix)
         self.vocab_size = vocab_size
         self.dtype = dtype_for_vocab(vocab_size)
@@ -137,7 +138,7 @@ class IndexedWriter:
         self._partial_bin = Path(f"{self.prefix}.bin.partial")
         self._partial_idx = Path(f"{self.prefix}.idx.partial")
         self._file = open(self._partial_bin, "wb")  # noqa: SIM115 (closed by finalize or abort)
-        self._mask = MaskWriter(self.prefix) if masked else None
+        self._beside = beside(self.prefix) if beside else None
 
     @property
     def documents(self) -> int:
@@ -149,32 +150,32 @@ class IndexedWriter:
         """Tokens added so far."""
         return self._tokens
 
-    def add_document(self, tokens: Tokens, supervised: Bools | None = None) -> None:
+    def add_document(self, tokens: Tokens, labels: Tokens | None = None) -> None:
         """Append one document.
 
         Args:
             tokens: ids, integer [tokens].
-            supervised: whether each is, bool [tokens]; None for all. Goes into the loss mask, so needs ``masked``.
+            labels: what is to be predicted in the place of each, or -100; None for the token itself. For ``beside``.
 
         Raises:
             DataError: as ``add_documents``.
         """
-        self.add_documents(tokens, np.array([len(tokens)]), supervised)
+        self.add_documents(tokens, np.array([len(tokens)]), labels)
 
     def add_documents(
-        self, tokens: Tokens, lengths: npt.NDArray[np.integer[Any]], supervised: Bools | None = None
+        self, tokens: Tokens, lengths: npt.NDArray[np.integer[Any]], labels: Tokens | None = None
     ) -> None:
         """Append documents: their ids one after another, integer [sum of lengths], and tokens in each.
 
-        ``supervised`` is as in ``add_document``, of all ids.
+        ``labels`` are as in ``add_document``, of all ids.
 
         Raises:
             DataError: an id outside the vocabulary, or a document longer than int32 can count.
         """
         if len(tokens) != int(lengths.sum()):
             raise ValueError(f"{len(tokens)} tokens for documents of {int(lengths.sum())}")
-        if supervised is not None and (self._mask is None or len(supervised) != len(tokens)):
-            raise ValueError(f"a mask of {len(supervised)} tokens for {len(tokens)}, masked: {self._mask is not None}")
+        if labels is not None and (self._beside is None or len(labels) != len(tokens)):
+            raise ValueError(f"{len(labels)} labels for {len(tokens)} tokens, to be written beside: {self._beside}")
         check_documents(
             tokens,
             lengths,
@@ -184,8 +185,8 @@ class IndexedWriter:
             documents_before=self.documents,
         )
         self._file.write(tokens.astype(self.dtype).tobytes())
-        if self._mask is not None:
-            self._mask.add(np.ones(len(tokens), np.bool_) if supervised is None else supervised)
+        if self._beside is not None:
+            self._beside.add(tokens if labels is None else labels)
         self._lengths.extend(lengths.tolist())
         self._tokens += len(tokens)
 
@@ -194,15 +195,15 @@ class IndexedWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        if self._mask is not None:
-            self._mask.close()
+        if self._beside is not None:
+            self._beside.close()
         write_index(self._partial_idx, np.frombuffer(self._lengths, np.int32), self.dtype)
         # An old index or mask must never stand beside new tokens, not even for a moment.
         idx_path(self.prefix).unlink(missing_ok=True)
-        mask_path(self.prefix).unlink(missing_ok=True)
+        remove_mask(self.prefix)
         os.replace(self._partial_bin, bin_path(self.prefix))
-        if self._mask is not None:
-            self._mask.publish()
+        if self._beside is not None:
+            self._beside.publish()
         os.replace(self._partial_idx, idx_path(self.prefix))
 
     def abort(self) -> None:
@@ -210,8 +211,8 @@ class IndexedWriter:
         self._file.close()
         self._partial_bin.unlink(missing_ok=True)
         self._partial_idx.unlink(missing_ok=True)
-        if self._mask is not None:
-            self._mask.abort()
+        if self._beside is not None:
+            self._beside.abort()
 
     def __enter__(self) -> Self:
         return self

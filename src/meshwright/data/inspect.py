@@ -18,7 +18,7 @@ from meshwright.data.contents import (
     find_duplicates,
 )
 from meshwright.data.indexed import IndexedDataset, idx_path, strip_suffix
-from meshwright.data.loss_mask import open_mask
+from meshwright.data.own_labels import open_mask
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, load_record, tokenizer_path
 from meshwright.data.sample import SampleRun, sample_runs, token_text

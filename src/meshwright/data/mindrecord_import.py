@@ -6,9 +6,10 @@ from pathlib import Path
 
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedWriter, bin_path, idx_path, strip_suffix
-from meshwright.data.loss_mask import mask_path
+from meshwright.data.loss_mask import IGNORED, LossMask
 from meshwright.data.mindrecord import open_mindrecord
 from meshwright.data.mindrecord_tokens import RowTokens
+from meshwright.data.own_labels import OwnLabels
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, record_path, tokenizer_path
 from meshwright.data.tokenizer import load_tokenizer
@@ -21,7 +22,8 @@ class ImportReport:
     Attributes:
         files: the record files, in the order in which they were read.
         columns: by name, what became of it.
-        supervised_tokens: tokens that the loss mask leaves in the loss; None where there is no mask.
+        beside: suffix of the file that says what is supervised; None where rows do not.
+        supervised_tokens: tokens that it leaves in the loss.
         empty_rows: rows that supervise nothing, and so gave no document.
     """
 
@@ -31,6 +33,7 @@ class ImportReport:
     tokens: int
     dtype: str
     columns: dict[str, str]
+    beside: str | None
     supervised_tokens: int | None
     rows: int
     empty_rows: int
@@ -46,7 +49,7 @@ def import_mindrecord(
     ahead: bool | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
-    """Write ``output``.bin/.idx, ``output``.mask where rows have labels, and ``output``.tokenizer.* if one is given.
+    """Write ``output``.bin/.idx, .mask or .labels where rows have labels, and .tokenizer.* where one is given.
 
     The files get their names when all rows are written; on any error nothing is left behind. Memory is that of one
     row and of 4 bytes per document.
@@ -56,7 +59,7 @@ def import_mindrecord(
         vocab_size: ids are below it; it decides the dtype.
         tokenizer: the vocabulary that made the ids: to take ``vocab_size`` from, and to decode them later.
         ignore: columns to leave out although training would need them.
-        ahead: whether labels are the ids that follow; None to be told by the rows.
+        ahead: whether labels are the ids that follow; None to be told by the rows. Said here, they may be other ids.
 
     Raises:
         DataError: a file is damaged, a column cannot be kept, an id is outside the vocabulary, or the output exists.
@@ -75,13 +78,13 @@ def import_mindrecord(
     output.parent.mkdir(parents=True, exist_ok=True)
     supervised = 0
     with (
-        IndexedWriter(output, vocab_size=size, masked=row_tokens.masked) as writer,
+        IndexedWriter(output, vocab_size=size, beside=row_tokens.beside) as writer,
         Progress("importing", total, show=show_progress) as progress,
     ):
         for number, row in enumerate(records.read(row_tokens.columns), 1):
             for document in row_tokens(row):
-                writer.add_document(document.tokens, document.supervised)
-                supervised += 0 if document.supervised is None else int(document.supervised.sum())
+                writer.add_document(document.tokens, document.labels)
+                supervised += 0 if document.labels is None else int((document.labels != IGNORED).sum())
             progress.update(total * number // records.rows)
         if not writer.documents:
             raise DataError(f"{records.shards[0].path}: no row supervises anything: there is nothing to learn")
@@ -94,7 +97,8 @@ def import_mindrecord(
         tokens=writer.tokens,
         dtype=writer.dtype.name,
         columns=row_tokens.outcome(),
-        supervised_tokens=supervised if row_tokens.masked else None,
+        beside=row_tokens.beside.suffix if row_tokens.beside else None,
+        supervised_tokens=supervised if row_tokens.beside else None,
         rows=records.rows,
         empty_rows=row_tokens.empty_rows,
     )
@@ -104,7 +108,8 @@ def _check_output(output: Path) -> None:
     if output.is_dir():
         raise DataError(f"{output}: is a directory; give a prefix, such as {output / 'corpus'}")
     held_out = Path(f"{output}{EVAL_SUFFIX}")
-    files = (bin_path(output), idx_path(output), mask_path(output), bin_path(held_out), idx_path(held_out))
+    beside = [Path(f"{output}{kind.suffix}") for kind in (LossMask, OwnLabels)]
+    files = (bin_path(output), idx_path(output), *beside, bin_path(held_out), idx_path(held_out))
     for path in (*files, tokenizer_path(output), record_path(output)):
         if path.exists():
             raise DataError(f"{path}: exists already; remove that corpus, or choose another --output")

@@ -1,4 +1,4 @@
-"""Labels of MindRecord rows as a loss mask.
+"""Labels of MindRecord rows: where they stand, what they supervise, and whether they are the ids of their row.
 
 Labels stand in one of two ways, and all rows of a data set alike. In place, ``labels[t]`` is ``input_ids[t]`` and the
 model moves them by one: the older models of MindSpore Transformers, and Hugging Face. Ahead, ``labels[t]`` is
@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from meshwright.data.dataset import IGNORED
 from meshwright.data.errors import DataError
-from meshwright.data.loss_mask import Bools
+from meshwright.data.loss_mask import Bools, Labels
 from meshwright.data.mindrecord import MindRecord, Row
 
-TOKENS, LABELS, LOSS, POSITIONS = "input_ids", "labels", "loss_mask", "position_ids"
+TOKENS, LABELS, LOSS, POSITIONS = LABEL_COLUMNS = "input_ids", "labels", "loss_mask", "position_ids"
 
 Ids = npt.NDArray[np.integer[Any]]
 Bounds = tuple[int, int]
@@ -53,8 +53,8 @@ class LabelledRow:
         problem = f"has {self.labels[at]} at position {at}, which is not the id {stands} ({self._targets()[at]}) {more}"
         return refusal(self.row, LABELS, problem)
 
-    def check(self, part: Bounds) -> None:
-        """Check that labels are the ids they should be, and only those of ``part`` supervised: the rest is padding.
+    def check(self, part: Bounds, *, own: bool) -> None:
+        """Check that labels are the ids they should be, or ``own``, and those outside ``part``, padding, unsupervised.
 
         Raises:
             DataError: they are not.
@@ -66,23 +66,24 @@ class LabelledRow:
         if padding.any():
             problem = f"supervises position {padding.argmax()}, which attention_mask calls padding"
             raise refusal(self.row, LABELS, problem)
-        if self.first_other() is not None:
+        if not own and self.first_other() is not None:
             raise self.other_id("as in the rows before")
         if not self._ahead:
             # Nothing comes before the first id that could predict it.
             self.wanted[part[0] : part[0] + 1] = False
 
-    def document(self, start: int, stop: int) -> tuple[Ids, Bools]:
+    def document(self, start: int, stop: int) -> tuple[Ids, Labels]:
         """One document up to its last supervised id: what follows that cannot change its loss.
 
         Returns:
-            Its ids, integer [tokens], and whether each is supervised, bool [tokens].
+            Its ids, and what is to be predicted in the place of each, or -100; integer [tokens] both.
         """
         stop = start + _last(self.wanted[start:stop]) + 1
-        tokens, wanted = self.tokens[start:stop], self.wanted[start:stop]
+        tokens = self.tokens[start:stop]
+        labels = np.where(self.wanted[start:stop], self.labels[start:stop], IGNORED)
         if stop == start or not self._ahead:
-            return tokens, wanted
-        return np.append(tokens, self.labels[stop - 1]), np.append(False, wanted)
+            return tokens, labels
+        return np.append(tokens, labels[-1]), np.append(IGNORED, labels)
 
     def _targets(self) -> Ids:
         """What labels should be. Of those ahead, the last supervised one of a document can be anything."""
@@ -101,16 +102,26 @@ def labels_are_ahead(records: MindRecord, columns: Collection[str]) -> bool:
     Raises:
         DataError: the labels of a row are neither, or no row tells.
     """
-    for row in records.read([name for name in (TOKENS, LABELS, LOSS, POSITIONS) if name in columns]):
+    for row in records.read([name for name in LABEL_COLUMNS if name in columns]):
         in_place, ahead = (LabelledRow(row, ahead=way).first_other() is None for way in (False, True))
         if in_place != ahead:
             return ahead
         if not in_place:
-            raise LabelledRow(row, ahead=False).other_id("nor the one that follows")
+            raise LabelledRow(row, ahead=False).other_id(
+                "nor the one that follows; --labels in-place or ahead keeps labels of their own"
+            )
     raise DataError(
         f"{records.shards[0].path}: no row tells whether labels are the ids in their places or those that follow; say "
         "--labels in-place or --labels ahead"
     )
+
+
+def first_own_label(records: MindRecord, columns: Collection[str], *, ahead: bool) -> str | None:
+    """The first row and position of a supervised label that is not the id it should be; None where there is none."""
+    for row in records.read([name for name in LABEL_COLUMNS if name in columns]):
+        if (at := LabelledRow(row, ahead=ahead).first_other()) is not None:
+            return f"row {row.number}, position {at}"
+    return None
 
 
 def documents(row: Row, part: Bounds) -> list[Bounds]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.data.dataset import IGNORED
 from meshwright.data.errors import DataError
-from meshwright.data.loss_mask import Bools
+from meshwright.data.loss_mask import Labels, MaskWriter
 from meshwright.data.mindrecord import MindRecord, Row
 from meshwright.data.mindrecord_labels import (
     LABELS,
@@ -23,21 +23,28 @@ from meshwright.data.mindrecord_labels import (
     LabelledRow,
     column,
     documents,
+    first_own_label,
     labels_are_ahead,
     refusal,
     zeros_and_ones,
 )
 from meshwright.data.mindrecord_values import FLOATS, INTEGERS
+from meshwright.data.own_labels import LabelWriter
 
 ATTENTION = "attention_mask"
 
 
 @dataclass(frozen=True)
 class RowDocument:
-    """Ids of one document, integer [tokens], and whether each is supervised, bool [tokens]; None where no row says."""
+    """One document.
+
+    Attributes:
+        tokens: ids, integer [tokens].
+        labels: what is to be predicted in the place of each, or -100, integer [tokens]; None where rows do not say.
+    """
 
     tokens: Ids
-    supervised: Bools | None
+    labels: Labels | None
 
 
 class RowTokens:
@@ -45,7 +52,7 @@ class RowTokens:
 
     Attributes:
         columns: the columns that have to be read.
-        masked: whether rows say which tokens are supervised.
+        beside: what writes their labels beside the tokens; None where rows have none.
         empty_rows: rows so far that gave no document: they supervise nothing.
     """
 
@@ -55,16 +62,19 @@ class RowTokens:
         """Check the schema, and read rows until they tell how labels stand.
 
         Args:
-            ahead: whether labels are the ids that follow; None to be told by the rows.
+            ahead: whether labels stand one place ahead; None to be told by the rows. Said here, they may be other ids.
 
         Raises:
             DataError: there is no one-dimensional integer column ``input_ids``, a column has no place in a corpus, one
                 to ignore is not there or is needed, or labels are not the ids of their row.
         """
         self.columns = _chosen_columns(records, ignore)
-        self.masked = LABELS in self.columns
-        if ahead is None and self.masked:
+        self._masked, self._own = LABELS in self.columns, None
+        if ahead is None and self._masked:
             ahead = labels_are_ahead(records, self.columns)
+        elif ahead is not None and self._masked:
+            self._own = first_own_label(records, self.columns, ahead=ahead)
+        self.beside = (LabelWriter if self._own else MaskWriter) if self._masked else None
         self.empty_rows = self._packed_rows = 0
         self._ahead = bool(ahead)
         self._vocab_size = vocab_size
@@ -77,19 +87,22 @@ class RowTokens:
             DataError: an id is outside the vocabulary, or columns contradict each other.
         """
         part = self._without_padding(row)
-        labelled = LabelledRow(row, ahead=self._ahead) if self.masked else None
+        labelled = LabelledRow(row, ahead=self._ahead) if self._masked else None
         if labelled is not None:
-            labelled.check(part)
+            labelled.check(part, own=self._own is not None)
         elif LOSS in self.columns and not zeros_and_ones(row, LOSS).all():
             raise refusal(row, LOSS, "masks positions, but there are no labels that it could be for")
         found = []
         for start, stop in documents(row, part):
-            tokens, supervised = np.asarray(row.values[TOKENS])[start:stop], None
+            tokens, labels = np.asarray(row.values[TOKENS])[start:stop], None
             if labelled is not None:
-                tokens, supervised = labelled.document(start, stop)
+                tokens, labels = labelled.document(start, stop)
+                if self._own is not None:
+                    self._check_ids(row, LABELS, np.where(labels == IGNORED, 0, labels), start - self._ahead)
             if len(tokens) or labelled is None:
-                self._check(row, start, tokens)
-                found.append(RowDocument(tokens, supervised))
+                self._check_ids(row, TOKENS, tokens, start)
+                self._check_position(row, start, tokens)
+                found.append(RowDocument(tokens, labels))
         self.empty_rows += not found
         self._packed_rows += len(found) > 1
         return found
@@ -97,11 +110,12 @@ class RowTokens:
     def outcome(self) -> dict[str, str]:
         """What became of each column, after all rows."""
         stand = "the ids that follow" if self._ahead else "the ids in their places"
+        own = f"not {stand}, from {self._own} on: written as labels"
         packed = f"start anew inside {self._packed_rows} rows, which became several documents"
         kept = {
             TOKENS: "written",
-            LABELS: f"{stand}, or {IGNORED}: written as loss mask",
-            LOSS: "written as loss mask" if self.masked else "redundant: masks nothing",
+            LABELS: own if self._own else f"{stand}, or {IGNORED}: written as loss mask",
+            LOSS: "says which labels count" if self._masked else "redundant: masks nothing",
             ATTENTION: "what it masks was left out",
             POSITIONS: packed if self._packed_rows else "redundant: counts from 0 in every row",
         }
@@ -119,15 +133,17 @@ class RowTokens:
             raise refusal(row, ATTENTION, f"masks position {inside}, which is not at an end of the row")
         return start, stop
 
-    def _check(self, row: Row, start: int, tokens: Ids) -> None:
-        """Check the ids of a document, and that its positions count from 0 or go on through the padding before it."""
+    def _check_position(self, row: Row, start: int, tokens: Ids) -> None:
+        """Documents count from 0, or go on through the padding before the first."""
         if POSITIONS in self.columns and len(tokens) and (found := column(row, POSITIONS)[start]) not in (0, start):
             raise refusal(row, POSITIONS, f"has {found} at position {start}: neither goes on nor starts anew from 0")
-        wrong = (tokens < 0) | (tokens >= self._vocab_size)
+
+    def _check_ids(self, row: Row, name: str, ids: Ids, start: int) -> None:
+        wrong = (ids < 0) | (ids >= self._vocab_size)
         if wrong.any():
             at = int(wrong.argmax())
             raise DataError(
-                f"{row}: column {TOKENS!r}: position {start + at} is id {tokens[at]}, outside the vocabulary of "
+                f"{row}: column {name!r}: position {start + at} is id {ids[at]}, outside the vocabulary of "
                 f"{self._vocab_size}"
             )
 
