@@ -175,7 +175,9 @@ def test_the_command_shows_what_was_dropped(source: Path, tokenizer: Path, tmp_p
     assert re.search(r"^c4\.curly_bracket +29 +\d+ +~\d+  '\{ 0 \} is code\. '$", done.stdout, re.MULTILINE)
     assert re.search(r"^kept +30 +\d+ +\d+$", done.stdout, re.MULTILINE)
     assert ".report.json\n" in done.stdout
-    assert "30 of 60 documents kept" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "30 of 60 documents kept" in page
+    assert re.search(r"cleaning</td>.*?<td>[\d.]+</td>", page)
     done = subprocess.run(
         [*map(str, command), "--overwrite", "--clean", "c5"], capture_output=True, text=True, timeout=60
     )

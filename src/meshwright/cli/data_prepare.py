@@ -130,8 +130,9 @@ def run(args: argparse.Namespace) -> None:
             task = Task.parse(args.task)
             _print_task(task, prepare_task(request, task, **options), args.json)
         else:
-            record = prepare_corpus(request, **options)
-            report = data_report.load_report(request.prefix)
+            seconds: dict[str, float] = {}
+            record = prepare_corpus(request, **options, seconds=seconds)
+            report = {**data_report.load_report(request.prefix), "seconds": seconds}
             _print_corpus(request, record, report, args.json)
             data_report.write_page(report, args.html)
     except BaseException:

@@ -1,6 +1,7 @@
 """Text files to a training corpus: token files, held-out token files, tokenizer and record."""
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,12 @@ def prepare(
 
 
 def prepare_corpus(
-    request: Request, *, workers: int = 0, overwrite: bool = False, show_progress: bool = False
+    request: Request,
+    *,
+    workers: int = 0,
+    overwrite: bool = False,
+    show_progress: bool = False,
+    seconds: dict[str, float] | None = None,
 ) -> CorpusRecord:
     """Write ``output``.bin/.idx, .eval.bin/.idx, .tokenizer.json or .model, .json and .report.json from text.
 
@@ -69,6 +75,7 @@ def prepare_corpus(
     Args:
         workers: processes; 0 works in this one.
         overwrite: replace an existing corpus of that name.
+        seconds: gets the time that this call spent on each stage, by its title.
 
     Raises:
         DataError: something about the request or the inputs is wrong.
@@ -82,7 +89,10 @@ def prepare_corpus(
             job.warn_of_others(directory)
         if job.pipeline.finished_files() is None:
             for stage in job.pipeline.stages():
+                started = time.perf_counter()
                 stage.run(WHOLE, workers=workers, show_progress=show_progress)
+                if seconds is not None:
+                    seconds[stage.title] = time.perf_counter() - started
         commit(job.pipeline.corpus, request.prefix, OUTPUTS, job.pipeline.finished_files() or ())
     record = load_record(request.prefix)
     assert record is not None

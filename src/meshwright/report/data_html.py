@@ -22,13 +22,14 @@ Report = Mapping[str, Any]
 
 
 def data_page(report: Report) -> str:
-    """The page of a report, the content of PREFIX.report.json."""
+    """The page of a report: the content of PREFIX.report.json, and ``seconds`` by stage if they are known."""
     kept, read = report["flow"]["kept"], report["flow"]["read"]
     cleaning, inputs = report["cleaning"], visible(", ".join(report["inputs"]))
     sections = [_flow(report)]
     if cleaning:
         sections += cleaning_sections(cleaning)
     sections += [_duplicates(report), dropped_examples(cleaning) if cleaning else "", _settings(report)]
+    sections.append(_seconds(report.get("seconds", {})))
     return page(
         kind="meshwright data prepare",
         title=f"meshwright data prepare: {inputs}",
@@ -124,3 +125,17 @@ def _asked(report: Report) -> Iterator[Sequence[str]]:
         yield from ((name, str(value).lower()) for name, value in deduplication.items() if name != "found")
     yield "vocab_size", f"{report['vocab_size']:,}"
     yield "eval_fraction", f"{report['eval_fraction']:g}"
+
+
+def _seconds(stages: Mapping[str, float]) -> str:
+    if not stages:
+        return ""
+    most = max(stages.values()) or 1.0
+    rows = [
+        BarRow(name=title, fills=((READ, 0.0, seconds / most),), cells=(f"{seconds:,.1f}",))
+        for title, seconds in stages.items()
+    ]
+    return (
+        '<section><h2>Time</h2><p class="note">Of the run that finished the corpus; shards done before are not in it.'
+        f"</p>{bar_table(('stage', 'seconds'), rows)}</section>"
+    )
