@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.errors import DataError
-from meshwright.data.inputs.columns import check_column, documents, pyarrow
+from meshwright.data.inputs.columns import check_column, damage_told, documents, pyarrow
 from meshwright.data.inputs.part import Part, Source, Tally
 
 FILE_MAGIC = b"ARROW1"
@@ -61,17 +61,11 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
 @contextlib.contextmanager
 def _mapped(path: Path) -> Iterator[Any]:
     """A file of either Arrow format, at its first message: both are a stream of messages from there."""
-    arrow = pyarrow(path)
-    is_file = _is_file(path)
-    try:
-        with arrow.memory_map(str(path)) as file:
+    with damage_told(path, "Arrow"):
+        is_file = _is_file(path)
+        with pyarrow(path).memory_map(str(path)) as file:
             file.seek(FILE_HEADER_BYTES if is_file else 0)
             yield file
-    except (arrow.ArrowException, OSError, EOFError) as error:
-        # Arrow raises OSError for damaged data too, without a number.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DataError(f"{path}: not a whole Arrow file: {error}") from None
 
 
 def _is_file(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """The text column of a table: which one it is, and its values as documents."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,19 @@ def pyarrow(path: Path) -> Any:
     except ImportError:
         raise DataError(f"{path}: {path.suffix} files need another package: pip install 'meshwright[data]'") from None
     return pyarrow
+
+
+@contextlib.contextmanager
+def damage_told(path: Path, kind: str) -> Iterator[None]:
+    """What pyarrow raises for damaged data, as a DataError for a file of that kind."""
+    arrow = pyarrow(path)
+    try:
+        yield
+    except (arrow.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+        # Arrow raises OSError for damaged data too, without a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{path}: not a whole {kind} file: {error}") from None
 
 
 def check_column(path: Path, schema: Any, text_key: str) -> None:

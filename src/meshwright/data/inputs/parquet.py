@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from meshwright.data.errors import DataError
-from meshwright.data.inputs.columns import check_column, documents, pyarrow
+from meshwright.data.inputs.columns import check_column, damage_told, documents
 from meshwright.data.inputs.part import Part, Source, Tally
 
 BATCH_ROWS = 16
@@ -52,15 +51,9 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    arrow = pyarrow(path)
-    from pyarrow import parquet
+    with damage_told(path, "parquet"):
+        from pyarrow import parquet
 
-    try:
         # A buffer keeps it from reading a column of a row group in one go.
         with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
             yield file
-    except (arrow.ArrowException, OSError) as error:
-        # Arrow raises OSError for damaged data too, without a number.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DataError(f"{path}: not a whole parquet file: {error}") from None
