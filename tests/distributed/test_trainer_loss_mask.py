@@ -14,7 +14,7 @@ from trainer_runs import SEQ_LENGTH, VOCAB, by_step, global_samples, metrics, ra
 def write_mask(prefix: Path) -> np.ndarray:
     """Give a corpus a mask, bool [tokens]: most of it unsupervised, one of its documents wholly."""
     data = IndexedDataset(prefix)
-    documents = [data.sequence(number).copy() for number in range(len(data))]
+    documents = [data.sequence(number).astype(np.int64) for number in range(len(data))]
     del data
     rng = np.random.default_rng(3)
     masks = [rng.random(len(tokens)) < (number != 2) * 0.3 for number, tokens in enumerate(documents)]
@@ -56,7 +56,7 @@ def test_an_evaluation_without_a_supervised_token_has_no_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_config(tmp_path)
-    held_out = IndexedDataset(tmp_path / "held_out").tokens.copy()
+    held_out = IndexedDataset(tmp_path / "held_out").tokens.astype(np.int64)
     with IndexedWriter(tmp_path / "held_out", vocab_size=VOCAB, beside=MaskWriter) as writer:
         writer.add_document(held_out, np.append(np.full(len(held_out) - 1, IGNORED), held_out[-1]))
     dataset = {"eval_paths": [str(tmp_path / "held_out")]}

@@ -108,12 +108,14 @@ def test_a_corpus_written_anew_without_a_mask_does_not_keep_the_old_one(tmp_path
     assert open_mask(tmp_path / "c", 70) is None
 
 
-def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", [np.arange(2), np.arange(3, dtype=np.uint16)])
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path, labels: np.ndarray) -> None:
+    """Unsigned labels cannot be -100: it becomes an id, and all would be supervised."""
     with (
-        pytest.raises(ValueError, match="2 labels for 3 tokens"),
+        pytest.raises(ValueError, match="labels for 3 tokens"),
         IndexedWriter(tmp_path / "c", vocab_size=1000, beside=MaskWriter) as writer,
     ):
-        writer.add_document(np.arange(3), np.arange(2))
+        writer.add_document(np.arange(3), labels)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -155,7 +155,8 @@ class IndexedWriter:
 
         Args:
             tokens: ids, integer [tokens].
-            labels: what is to be predicted in the place of each, or -100; None for the token itself. For ``beside``.
+            labels: what is to be predicted in the place of each, or -100, signed integer [tokens]; None for the tokens
+                themselves. For ``beside``.
 
         Raises:
             DataError: as ``add_documents``.
@@ -174,8 +175,8 @@ class IndexedWriter:
         """
         if len(tokens) != int(lengths.sum()):
             raise ValueError(f"{len(tokens)} tokens for documents of {int(lengths.sum())}")
-        if labels is not None and (self._beside is None or len(labels) != len(tokens)):
-            raise ValueError(f"{len(labels)} labels for {len(tokens)} tokens, to be written beside: {self._beside}")
+        if labels is not None and (self._beside is None or len(labels) != len(tokens) or labels.dtype.kind != "i"):
+            raise ValueError(f"{len(labels)} {labels.dtype} labels for {len(tokens)} tokens, beside: {self._beside}")
         check_documents(
             tokens,
             lengths,
