@@ -97,7 +97,7 @@ def write_masked(prefix: Path, prompts: list[int], answers: list[int]) -> Path:
     """Documents of a prompt of 1s, which is not supervised, and an answer of 2s, which is."""
     with IndexedWriter(prefix, vocab_size=12, beside=MaskWriter) as writer:
         for prompt, answer in zip(prompts, answers, strict=True):
-            ids = np.array([1] * prompt + [2] * answer)
+            ids = np.array([1] * prompt + [2] * answer, np.int64)
             writer.add_document(ids, np.where(ids == 2, ids, IGNORED))
     return prefix
 
