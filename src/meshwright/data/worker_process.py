@@ -1,6 +1,7 @@
 """A data worker as its parent sees it: asked, ended, and looked into where it hangs."""
 
 import contextlib
+import fcntl
 import os
 import pickle
 import re
@@ -16,6 +17,7 @@ from meshwright.data.errors import DataWorkerError
 
 END_SECONDS = 5.0
 STACK_SECONDS = 2.0
+PIPE_BYTES = 1 << 20
 
 
 class WorkerProcess:
@@ -33,6 +35,10 @@ class WorkerProcess:
             env={**os.environ, "PYTHONPATH": search_path, "TOKENIZERS_PARALLELISM": "false"},
             process_group=0,
         )
+        assert self.process.stdout is not None
+        # Less often from one process to the other and back. The kernel limits what a user may have in all.
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.name = f"data worker {number} (pid {self.process.pid})"
         self._function_body: bytes | None = function_body
 
