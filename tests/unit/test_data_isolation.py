@@ -28,6 +28,7 @@ def write(prefix: Path, lengths: list[int]) -> Path:
 
 def test_b23_positions_restart_and_every_end_of_text_is_supervised(tmp_path: Path) -> None:
     data = TokenDataset([write(tmp_path / "a", [3, 4, 6])], 6, isolate_documents=True, pad_last=True)
+    assert data.note() == ", documents isolated"
     tokens, labels, positions = data.batch(np.array([0, 1, -1]))
     assert tokens.tolist() == [[1, 2, EOS, 3, 4, 5], [EOS, 6, 7, 8, 9, 10], [0] * 6]
     assert positions[:2].tolist() == [[0, 1, 2, 0, 1, 2], [0, 0, 1, 2, 3, 4]]

@@ -107,11 +107,12 @@ class TokenDataset:
         )
 
     def note(self) -> str:
-        """What to say behind the number of samples: nothing, or what padding and loss masks leave."""
+        """What to say behind the number of samples: nothing, or how documents lie and what loss masks leave."""
         padding = 1 - self._aligned.labels / (self.num_samples * self.seq_length) if self._aligned else 0
         aligned = f", documents aligned with {padding:.1%} padding" if self._aligned else ""
         masked = f", {self.supervised_tokens / self.num_tokens:.1%} of the tokens supervised" if any(self.masks) else ""
-        return aligned + masked
+        isolated = ", documents isolated" if self.isolate_documents else ""
+        return aligned + isolated + masked
 
     def order(self, seed: int) -> GlobalOrder:
         """The order in which a run reads the samples."""

@@ -7,6 +7,7 @@ from meshwright.plan.advice import advise
 from meshwright.plan.misses import closest_misses
 from meshwright.plan.question import Question
 from meshwright.plan.search import FITS_UP_TO, Answer, Candidate, one_per_split
+from meshwright.plan.time.attention import EFFICIENT_RATE
 from meshwright.plan.time.report import TERMS
 from meshwright.plan.words import (
     MESSAGE_TERMS,
@@ -135,6 +136,11 @@ def assumptions(question: Question) -> list[str]:
         f" amp_level {precision.amp_level}, {_loss(question)}, full-length sequences",
         f"fits: up to {FITS_UP_TO:.0%} of {gib(question.limit)} usable memory; tight: up to all of it",
     ]
+    if train.isolate_documents and question.engine.name == "meshwright":
+        steps.append(
+            f"isolated documents: attention over whole rows, at {EFFICIENT_RATE:.0%} of the rate of flash attention;"
+            " never measured"
+        )
     if cluster.calibration.matmul or cluster.calibration.collectives:
         steps.append("rates measured by meshwright bench --calibrate on this kind of machine")
     return steps
