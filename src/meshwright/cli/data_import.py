@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="PREFIX", help="path of the corpus, without suffix")
     vocabulary = parser.add_mutually_exclusive_group(required=True)
     vocabulary.add_argument("--vocab-size", type=int, metavar="N", help="ids are below N")
-    vocabulary.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json that made the ids; it is copied")
+    vocabulary.add_argument("--tokenizer", metavar="FILE", help="vocabulary that made the ids; it is copied")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="COLUMN", help="leave out a column that training would need"
     )
