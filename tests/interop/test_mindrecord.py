@@ -156,6 +156,26 @@ def test_labels_in_place_become_a_mask_and_padding_goes(tmp_path: Path) -> None:
     assert (report.rows, report.empty_rows, report.supervised_tokens) == (6, 2, 6)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_rows_on_many_pages_train_on_what_their_labels_say(tmp_path: Path, ahead: bool) -> None:
+    """Prompt, answer and padding of any length: each label of a row is one of the corpus, behind the same ids."""
+    rng = np.random.default_rng(4)
+    rows, wanted = [], []
+    for _ in range(60):
+        prompt, answer, padding = rng.integers((1, 1, 0), (300, 300, 200)).tolist()
+        ids = rng.integers(1, 100, prompt + answer).tolist()
+        labels = [-100] * prompt + ids[prompt:]
+        if ahead:
+            rows.append([ids[:-1] + [0] * padding, labels[1:] + [-100] * padding])
+        else:
+            rows.append([ids + [0] * padding, labels + [-100] * padding])
+        wanted.append((ids, [0] * prompt + [1] * answer))
+    mindrecord_files.write(tmp_path / "r", {"input_ids": "int32", "labels": "int32"}, rows)
+    assert len(open_mindrecord(tmp_path / "r").shards[0].header.pages) > 1
+    import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=100)
+    assert documents(tmp_path / "corpus") == wanted
+
+
 def test_packed_rows_are_divided_where_positions_start_anew(tmp_path: Path) -> None:
     columns = {"input_ids": "int32", "labels": "int32", "loss_mask": "int32", "position_ids": "int32"}
     rows = [
