@@ -21,8 +21,9 @@ from typing import Any
 
 import corpora
 import pyarrow
-from backports import zstd
 from pyarrow import ipc, parquet
+
+from meshwright.data.inputs.streams import zstd_package
 
 HERE = Path(__file__).parent
 FILES = ("web.jsonl", "web.jsonl.gz", "web.jsonl.zst", "web.parquet", "saved")
@@ -54,7 +55,7 @@ def write_files(folder: Path, size: int) -> int:
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
     (folder / "web.jsonl").write_bytes(lines)
     (folder / "web.jsonl.gz").write_bytes(gzip.compress(lines, 6))
-    (folder / "web.jsonl.zst").write_bytes(zstd.compress(lines, 3))
+    (folder / "web.jsonl.zst").write_bytes(zstd_package(folder).compress(lines, 3))
     table = pyarrow.Table.from_pylist(rows)
     parquet.write_table(table, folder / "web.parquet", compression="zstd", row_group_size=20 * ROWS_AT_ONCE)
     (folder / "saved").mkdir()

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
-from backports import zstd
 from pyarrow import ipc, parquet
+
+from meshwright.data.inputs.streams import zstd_package
 
 MEGABYTE = 10**6
 LINE = b"some words that make a line of text, with a line end after them\n"
@@ -49,7 +50,7 @@ def _gzip_line(path: Path) -> None:
 
 def _zstd_line(path: Path) -> None:
     block = b"a" * 64 * MEGABYTE
-    compressor = zstd.ZstdCompressor()
+    compressor = zstd_package(path).ZstdCompressor()
     with open(path, "wb") as file:
         file.write(compressor.compress(b'{"text": "'))
         for _ in range(64):

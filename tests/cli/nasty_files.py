@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
-from backports import zstd
 from pyarrow import ipc, parquet
 
+from meshwright.data.inputs.streams import zstd_package
+
+zstd = zstd_package(Path("any.zst"))
 MARK = b"\xef\xbb\xbf"
 GOOD = b'{"text": "a"}\n{"text": "b"}\n'
 LONG = 65 << 20
-ONE_AND_LONG = b'{"text": "a"}\n{"text": "' + b"b" * LONG + b'"}\n'
 ROWS = pyarrow.table({"id": list(range(300)), "text": [f"row {number}" for number in range(300)]})
 
 CONTENT = {
@@ -53,9 +54,6 @@ CONTENT = {
     "number.jsonl": GOOD + b'{"text": 5}\n',
     "null.jsonl": b'{"text": null}\n' + GOOD,
     "similar-key.jsonl": b'{"Text": "a", "text ": "b", "": "c"}\n',
-    "long-line.jsonl": ONE_AND_LONG + b'{"text": "c"}\n',
-    "many-lines.txt": b"line\n" * (LONG // 5),
-    "one-line.txt": b"\xe4\xb8\xad" * (LONG // 3),
     "members.jsonl.gz": gzip.compress(GOOD) + gzip.compress(GOOD),
     "zeros-at-end.jsonl.gz": gzip.compress(GOOD) + bytes(1000),
     "more-at-end.jsonl.gz": gzip.compress(GOOD) + b"more",
@@ -64,15 +62,12 @@ CONTENT = {
     "cut-header.json.gz": gzip.compress(GOOD)[:5],
     "checksum.json.gz": gzip.compress(GOOD)[:-8] + b"abcd" + gzip.compress(GOOD)[-4:],
     "text-inside.txt.gz": b"only text",
-    "bomb.jsonl.gz": gzip.compress(ONE_AND_LONG),
-    "bomb.txt.gz": gzip.compress(b"line\n" * (LONG // 5)),
     "frames.jsonl.zst": zstd.compress(GOOD) + zstd.compress(GOOD),
     "cut.json.zst": zstd.compress(GOOD)[:-3],
     "empty.txt.zst": b"",
     "damaged.jsonl.zst": zstd.compress(GOOD)[:6] + b"\xff\xff\xff" + zstd.compress(GOOD)[9:],
     "text-inside.txt.zst": b"only text",
     "wide-window.jsonl.zst": b"\x28\xb5\x2f\xfd\x00\x98" + zstd.compress(GOOD)[6:],
-    "bomb.jsonl.zst": zstd.compress(ONE_AND_LONG),
     "archive.tar.gz": gzip.compress(b"a"),
     "packed.parquet.gz": gzip.compress(b"a"),
     "no-footer.parquet": b"PAR1" + bytes(100),
@@ -96,7 +91,6 @@ TABLES = {
     "nested.parquet": _column({"en": "a"}),
     "no-column.parquet": pyarrow.table({"id": [1], "Text": ["a"]}),
     "two-columns.parquet": pyarrow.table([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["text", "text"]),
-    "long-row.parquet": _column("a", "b" * LONG, "c"),
 }
 
 
@@ -119,6 +113,25 @@ def write_rows(path: Path) -> None:
         return
     with ipc.new_stream(path, ROWS.schema) as writer:
         writer.write_table(ROWS, max_chunksize=100)
+
+
+def _one_and_long() -> bytes:
+    return b'{"text": "a"}\n{"text": "' + b"b" * LONG + b'"}\n'
+
+
+def _lines() -> bytes:
+    return b"line\n" * (LONG // 5)
+
+
+def _writes(content: Callable[[], bytes]) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_bytes(content())
+
+    return write
+
+
+def _long_row(path: Path) -> None:
+    parquet.write_table(_column("a", "b" * LONG, "c"), path, use_dictionary=False, write_statistics=False)
 
 
 def _cut(path: Path) -> None:
@@ -208,10 +221,17 @@ def _line_end_in_name(path: Path) -> list[Path]:
 def _bad_name(path: Path) -> None:
     """A name in Latin-1, of a file that is spoken of in the output."""
     path.mkdir()
-    (path / os.fsdecode(b"caf\xe9.jsonl")).write_bytes(ONE_AND_LONG)
+    (path / os.fsdecode(b"caf\xe9.jsonl")).write_bytes(_one_and_long())
 
 
 OTHERS: dict[str, Callable[[Path], list[Path] | None]] = {
+    "many-lines.txt": _writes(_lines),
+    "one-line.txt": _writes(lambda: "\u4e2d".encode() * (LONG // 3)),
+    "long-line.jsonl": _writes(lambda: _one_and_long() + b'{"text": "c"}\n'),
+    "bomb.txt.gz": _writes(lambda: gzip.compress(_lines(), 1)),
+    "bomb.jsonl.gz": _writes(lambda: gzip.compress(_one_and_long(), 1)),
+    "bomb.jsonl.zst": _writes(lambda: zstd.compress(_one_and_long())),
+    "long-row.parquet": _long_row,
     "cut.parquet": _cut,
     "cut.arrow": _cut,
     "offsets.arrow": _offsets,

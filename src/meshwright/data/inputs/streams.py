@@ -78,14 +78,14 @@ def _unpacked(path: Path, tally: Tally) -> Iterator[bytes]:
 
 
 def _opened(path: Path, raw: BinaryIO) -> Any:
-    return gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else _zstd(path).ZstdFile(raw)
+    return gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else zstd_package(path).ZstdFile(raw)
 
 
 @contextlib.contextmanager
 def _errors(path: Path) -> Iterator[None]:
     damage: tuple[type[Exception], ...] = (zlib.error, gzip.BadGzipFile)
     if path.suffix == ".zst":
-        damage = (_zstd(path).ZstdError,)
+        damage = (zstd_package(path).ZstdError,)
     try:
         yield
     except EOFError:
@@ -94,7 +94,12 @@ def _errors(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be unpacked: {error}") from None
 
 
-def _zstd(path: Path) -> Any:
+def zstd_package(path: Path) -> Any:
+    """The package that unpacks .zst files, which Python has itself from 3.14 on.
+
+    Raises:
+        DataError: it is not installed.
+    """
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd

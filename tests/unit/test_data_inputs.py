@@ -1,0 +1,127 @@
+"""Reading inputs: which files of a directory, lines that end up the same on both ways, and what is not installed."""
+
+import gzip
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshwright.data.corpus import Part, Tally, find_files, read_documents, read_parts
+from meshwright.data.documents import rewritten
+from meshwright.data.errors import DataError
+from meshwright.data.inputs import jsonl
+from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES
+from meshwright.data.shards import Shard
+
+ROWS = (
+    b'{"text": "a\\u00e9\\n\\ud83d\\ude00 \xc3\xa9", "id": -12.5e+3, "x": [null, {"text": ""}], "y": "\\\\\\"\\/"}',
+    b'{"a": {"text": "no"}, "text": "yes", "text2": "no"}',
+    b'  {"text"\t:\r"q"  , "n" : 0 } ',
+)
+PIECES = b'"|\\|{|}|[|]|,|:|\\u|d83d|0|1|-|e|.|NaN|null|true|\xff|\xc3| |\t|\0|text|"text"|Infinity'.split(b"|")
+
+
+def outcome(path: Path) -> tuple[object, ...]:
+    tally = Tally()
+    try:
+        return [*read_documents([path], text_key="text", tally=tally)], tally
+    except DataError as error:
+        return str(error), None
+
+
+def test_the_fast_way_through_a_line_gives_what_json_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    paths = []
+    for number in range(600):
+        line = bytearray(rng.choice(ROWS))
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            at = rng.randrange(len(line))
+            line[at : at + rng.randrange(3)] = rng.choice((b"", *PIECES))
+        paths.append(tmp_path / f"{number}.jsonl")
+        paths[-1].write_bytes(line)
+    fast = [outcome(path) for path in paths]
+
+    def refuse(raw: bytes) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(jsonl, "_decoder", lambda text_key: refuse)
+    assert fast == [outcome(path) for path in paths]
+    read = sum(tally is not None for _, tally in fast)
+    assert 100 < read < 500
+
+
+def test_directories_yield_what_is_text(tmp_path: Path) -> None:
+    names = [
+        "a.txt",
+        "b.jsonl.gz",
+        "c.txt.zst",
+        "d.json",
+        "e.json.gz",
+        "f.parquet",
+        "g.arrow",
+        "h.py",
+        "i.py.gz",
+        ".j.txt",
+    ]
+    for name in (*names, ".hidden/k.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = [path.name for path in find_files([tmp_path])]
+    assert found == ["a.txt", "b.jsonl.gz", "c.txt.zst", "e.json.gz", "f.parquet"]
+    assert [path.name for path in find_files([tmp_path], ["py", ".arrow"])] == ["g.arrow", "h.py", "i.py.gz"]
+
+
+def test_saved_datasets_below_a_directory_yield_their_data(tmp_path: Path) -> None:
+    (tmp_path / "sub" / "saved").mkdir(parents=True)
+    for name in ("cache-1.arrow", "data-00000-of-00001.arrow", "notes.txt", "dataset_info.json"):
+        (tmp_path / "sub" / "saved" / name).touch()
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+    (tmp_path / "sub" / "saved" / "state.json").write_text(json.dumps(state))
+    (tmp_path / "sub" / "z.txt").touch()
+    assert [path.name for path in find_files([tmp_path])] == ["data-00000-of-00001.arrow", "z.txt"]
+    state["_indices_data_files"] = [{"filename": "indices.arrow"}]
+    (tmp_path / "sub" / "saved" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="saved: its rows are a selection that is kept as indices"):
+        find_files([tmp_path])
+
+
+def test_lines_of_unpacked_text_are_counted_in_errors(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 100_000) + gzip.compress(b"\nno\n"))
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz:100002: not valid JSON"):
+        list(read_documents([path], text_key="text", tally=Tally()))
+
+
+def test_a_text_just_short_enough_gets_from_stage_to_stage(tmp_path: Path) -> None:
+    # As JSON each of its characters takes two bytes.
+    text = "x" + "\n" * (MAX_DOCUMENT_BYTES // 2)
+    path = tmp_path / "000000.jsonl"
+    path.write_bytes(b'{"text": "x' + rb"\n" * (MAX_DOCUMENT_BYTES // 2) + b'"}\n')
+    tally = Tally()
+    assert list(read_parts([Part(path)], text_key="text", tally=tally)) == []
+    assert tally.too_long == 1
+    documents = rewritten([Shard(0, (), 0)], [path], "text")
+    assert [source.text == text for source in documents.reader(documents.shards[0], Tally())] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("a.parquet", "pyarrow"),
+        ("a.arrow", "pyarrow"),
+        pytest.param(
+            "a.txt.zst",
+            "backports",
+            marks=pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has it itself"),
+        ),
+    ],
+)
+def test_packages_that_are_not_installed_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    (tmp_path / name).write_bytes(b"any")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DataError, match=rf"{name}: .* need another package: pip install 'meshwright\[data\]'"):
+        list(read_documents([tmp_path / name], text_key="text", tally=Tally()))
