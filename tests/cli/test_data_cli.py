@@ -79,12 +79,52 @@ def test_ctrl_c_leaves_nothing_behind(source: Path, tmp_path: Path, workers: int
         [*MESHWRIGHT, "prepare", *map(str, args)], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 30
-    while not list(out.glob(".corpus.partial/corpus.bin.partial")) and time.monotonic() < deadline:
+    while not list(out.glob(".corpus.partial/tokens-*/*.bin.*")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stderr.splitlines()[-1] == "meshwright data prepare: interrupted; nothing was written"
     assert "Traceback" not in stderr
     assert list(out.iterdir()) == []
+
+
+def test_a_config_file_is_a_request_and_options_win_over_it(source: Path, tmp_path: Path) -> None:
+    config = tmp_path / "corpus.yaml"
+    config.write_text(
+        f"inputs: [{source}]\nsuffixes: [.py]\noutput: {tmp_path / 'a'}\ntrain_tokenizer: 300\neval_fraction: 0.1\n"
+    )
+    flags = (source, "--suffix", ".py", "--train-tokenizer", 300, "--eval-fraction", 0.1, "--workers", 0)
+    run("prepare", config, "--workers", 0)
+    run("prepare", *flags, "--output", tmp_path / "b")
+    for suffix in (".bin", ".idx", ".eval.bin", ".tokenizer.json", ".json"):
+        assert Path(f"{tmp_path / 'a'}{suffix}").read_bytes() == Path(f"{tmp_path / 'b'}{suffix}").read_bytes()
+    run(
+        "prepare",
+        config,
+        "--tokenizer",
+        tmp_path / "a.tokenizer.json",
+        "--eval-fraction",
+        0,
+        "--output",
+        tmp_path / "c",
+    )
+    record = json.loads((tmp_path / "c.json").read_text())
+    assert (record["eval_fraction"], record["eval"]["documents"]) == (0, 0)
+
+
+def test_all_mistakes_of_a_config_file_are_told_with_their_place(tmp_path: Path) -> None:
+    config = tmp_path / "corpus.yaml"
+    config.write_text(
+        "inputs: rows.jsonl\noutptu: c\ntrain_tokenizer: many\nclean:\n  thresholds: {c4.min_words: few}\n"
+    )
+    done = run("prepare", config, "--workers", -1, code=2)
+    assert done.stderr.removeprefix("meshwright data prepare: ").splitlines() == [
+        f'{config}:1:1: inputs: must be a list, each text, not "rows.jsonl"',
+        f"{config}:2:1: outptu: unknown key; did you mean output?",
+        f'{config}:3:1: train_tokenizer: must be a whole number >= 1 or null, not "many"',
+        f'{config}:5:16: clean.thresholds.c4.min_words: must be a mapping of names to numbers, not "few"',
+        "output: is missing; it is text",
+        "command line: workers: must be a whole number >= 0 or null, not -1",
+    ]
+    assert "a config file stands alone" in run("prepare", config, tmp_path, code=2).stderr

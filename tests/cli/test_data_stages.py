@@ -2,12 +2,12 @@
 
 import fnmatch
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
 
 import pytest
+from small_shards import SHARD_BYTES, start
 
 from meshwright.data import pool, shards
 from meshwright.data.clean.cleaner import Cleaning
@@ -23,7 +23,6 @@ SETTINGS = {
     "cleaning": Cleaning(rule_sets=("c4",)),
     "deduplication": Deduplication(exact=True),
 }
-SHARD_BYTES = 2000
 MARKERS = ("clean-*/??????.json", "signatures-*/*.npy", "duplicates-*/*.json", "*/tokenizer.json", "tokens-*/*.json")
 MARKERS += ("duplicates-*/*.pairs.npy", "corpus-*/*.written", "corpus-*/finished.json")
 
@@ -47,14 +46,6 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         output = tmp_path_factory.mktemp("whole") / "out"
         prepare([source], output, **SETTINGS)
     return outputs(output)
-
-
-@pytest.fixture(scope="module")
-def server() -> multiprocessing.context.ForkServerContext:
-    """Makes processes that have loaded what they need."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["meshwright.data.prepare"])
-    return context
 
 
 def outputs(prefix: Path) -> dict[str, bytes]:
@@ -131,7 +122,6 @@ def test_killed_in_any_stage_and_gone_on(
     source: Path,
     tmp_path: Path,
     expected: dict[str, bytes],
-    server: multiprocessing.context.ForkServerContext,
     monkeypatch: pytest.MonkeyPatch,
     event: str,
     pattern: str,
@@ -139,8 +129,7 @@ def test_killed_in_any_stage_and_gone_on(
     workers: int,
 ) -> None:
     output = tmp_path / "out"
-    process = server.Process(target=run_and_die, args=(source, output, event, pattern, count, workers))
-    process.start()
+    process = start(run_and_die, source, output, event, pattern, count, workers)
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     done = finished(workplace_path(output))
