@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright.config.load import load_config
+from meshwright.data.errors import DataWorkerError
 from ranks import run_ranks
 from trainer_runs import (
     SEQ_LENGTH,
@@ -74,6 +75,13 @@ def test_evaluation_and_greedy_samples_do_not_depend_on_the_layout(tmp_path):
     for loss, text in found.values():
         assert loss == pytest.approx(one[0], abs=1e-4)
         assert text == one[1]
+
+
+def test_b24_b_a_rank_whose_data_hangs_is_named_with_its_stack(tmp_path):
+    message = r"(?s)^data thread hangs at step 3: nothing came in 1 s, the limit of dataset\.timeout_s\n.*time\.sleep"
+    with pytest.raises(DataWorkerError, match=message) as failure:
+        go(tmp_path, "dp2", dataset={"timeout_s": 1}, disturbance=Disturbance(hangs=1))
+    assert "rank 1" in failure.value.__notes__[0]
 
 
 def test_evaluation_changes_nothing_in_training_not_even_dropout(tmp_path):

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -124,6 +125,18 @@ class MaskedData:
         return tokens, labels
 
 
+class HangingData(MaskedData):
+    """A data set that hangs when its third batch is read."""
+
+    batches = 0
+
+    def batch(self, samples: Int64s) -> tuple[Int64s, ...]:
+        self.batches += 1
+        if self.batches == 3:
+            time.sleep(4)
+        return super().batch(samples)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spoil:
     """A value written into a weight (all of it or one row) of one rank right before a step."""
@@ -142,6 +155,7 @@ class Disturbance:
     Attributes:
         stop_after: raise once this step has been reported, and saved where it is saved.
         masked: samples without supervised tokens.
+        hangs: the rank whose data hangs in step 3.
         scale: loss scale set right before step 3.
         compile_backend: what ``torch.compile`` uses.
         stop_file_at: the step in which somebody makes the file that asks to stop.
@@ -150,6 +164,7 @@ class Disturbance:
 
     stop_after: int | None = None
     masked: tuple[int, ...] = ()
+    hangs: int | None = None
     spoil: Spoil | None = None
     scale: float | None = None
     compile_backend: str | None = None
@@ -167,6 +182,8 @@ class DisturbedTrainer(Trainer):
         self.digests: list[str] = []
         if disturbance.masked:
             self.data = MaskedData(self.data, disturbance.masked)  # type: ignore[assignment]
+        if disturbance.hangs == dist.get_rank():
+            self.data = HangingData(self.data, ())  # type: ignore[assignment]
 
     def _to_device(self, batch: Batch) -> Batch:
         if self.state.model.training:
