@@ -1,11 +1,12 @@
 """Cleaning and deduplication beside datatrove's own pipeline: the same documents kept? how fast?
 
-    python deduplicate.py [--datatrove PYTHON] [--corpus NAME ...] [--size MB] [--rounds N] [--folder DIR] [--json FILE]
+    python deduplicate.py [--datatrove PYTHON] [--corpus NAME ...] [--size MB] [--rules NAMES] [--rounds N]
+        [--folder DIR] [--json FILE]
 
 PYTHON is an interpreter of an environment of its own with ``pip install 'datatrove[io,processing]' spacy``. Both sides
-read the same .jsonl files and write the documents kept as .jsonl, in one process each, by the same steps: Gopher
-repetition, Gopher quality, C4, FineWeb, MinHash with FineWeb's settings. They take turns, and the best round of each
-counts. Without --datatrove only our side runs.
+read the same .jsonl files and write the documents kept as .jsonl, in one process each, by the same steps: the filters
+named by --rules (none where that is empty), then MinHash with FineWeb's settings. They take turns, and the best round
+of each counts. Without --datatrove only our side runs.
 """
 
 import argparse
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--datatrove", metavar="PYTHON", help="interpreter that has datatrove")
     parser.add_argument("--corpus", action="append", choices=CORPORA, help="only these (default: all)")
     parser.add_argument("--size", type=int, default=100, metavar="MB", help="of the generated corpus (100)")
+    parser.add_argument("--rules", default="gopher,c4,fineweb", metavar="NAMES", help="filters (gopher,c4,fineweb)")
     parser.add_argument("--rounds", type=int, default=1, help="rounds of each side (1)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="for the corpora and all work (default: temporary)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
@@ -49,7 +51,11 @@ def _generated(size: int) -> Iterator[str]:
     return corpora.generated(size * 1_000_000)
 
 
-CORPORA = {"standard library": lambda size: corpora.standard_library(), "generated": _generated}
+CORPORA = {
+    "standard library": lambda size: corpora.standard_library(),
+    "docstrings": lambda size: corpora.docstrings(),
+    "generated": _generated,
+}
 
 
 def _compare(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -61,7 +67,7 @@ def _compare(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
         for side, command in sides.items():
             work = folder / f"{side}-{number}"
             work.mkdir()
-            seconds = _run([*command, str(folder / "input"), str(work)])
+            seconds = _run([*command, str(folder / "input"), str(work), args.rules], work / "log")
             result[side] = min(result.get(side, seconds), seconds, key=_cpu)
     kept = {side: _texts(folder / f"{side}-0" / "kept") for side in sides}
     result["kept"] = kept["ours"].total()
@@ -85,9 +91,12 @@ def _write(texts: Iterator[str], folder: Path) -> dict[str, int]:
     return {"documents": documents, "bytes": size}
 
 
-def _run(command: list[str]) -> dict[str, Any]:
+def _run(command: list[str], log: Path) -> dict[str, Any]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    with open(log, "w", encoding="utf-8") as errors:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{log.read_text(encoding='utf-8')[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

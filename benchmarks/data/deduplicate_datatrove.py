@@ -1,4 +1,4 @@
-"""Cleaning and deduplication by datatrove's own pipeline: INPUT_FOLDER WORK_FOLDER. It has its own environment.
+"""Cleaning and deduplication by datatrove's own pipeline: INPUT_FOLDER WORK_FOLDER RULES. It has its own environment.
 
 As FineWeb was made: filters, then signatures, buckets, clusters, and the filter by them. One process, no compression.
 """
@@ -20,19 +20,23 @@ from datatrove.pipeline.filters import (
 )
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers import JsonlWriter
-from datatrove.utils.logging import logger
+
+FILTERS = {
+    "gopher": (GopherRepetitionFilter, GopherQualityFilter),
+    "c4": (C4QualityFilter,),
+    "fineweb": (FineWebQualityFilter,),
+}
 
 
 def main() -> None:
     """Print seconds of each step; the documents kept are in WORK_FOLDER/kept."""
     source, work = sys.argv[1], Path(sys.argv[2])
-    logger.remove()
     files, config = len(list(Path(source).iterdir())), MinhashConfig()
     cleaned, signatures, buckets, removed, kept = (
         str(work / name) for name in ("cleaned", "signatures", "buckets", "removed", "kept")
     )
     name = "${rank}.jsonl"
-    filters = [GopherRepetitionFilter(), GopherQualityFilter(), C4QualityFilter(), FineWebQualityFilter()]
+    filters = [step() for rules in filter(None, sys.argv[3].split(",")) for step in FILTERS[rules]]
     steps: dict[str, tuple[list[Any], int]] = {
         "clean": ([JsonlReader(source), *filters, JsonlWriter(cleaned, name, compression=None)], files),
         "sign": ([JsonlReader(cleaned), MinhashDedupSignature(signatures, config)], files),

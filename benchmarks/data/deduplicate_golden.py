@@ -1,14 +1,17 @@
-"""Decisions of datatrove's MinHash for the tests: writes tests/data/deduplicate/datatrove_VERSION.json.
+"""Documents that datatrove's MinHash drops.
 
-    PYTHON deduplicate_golden.py
+    PYTHON deduplicate_golden.py [TEXTS]
 
-PYTHON is an interpreter of an environment of its own (see deduplicate.py).
+Prints the numbers of those of TEXTS, a list in JSON. Without, it writes tests/data/deduplicate/datatrove_VERSION.json
+for the tests. PYTHON is an interpreter of an environment of its own (see deduplicate.py).
 """
 
 import importlib.metadata
 import json
 import struct
+import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import corpora
@@ -33,22 +36,29 @@ ODD = [
 
 
 def main() -> None:
-    """Write the words of odd texts and the documents dropped of ``corpora.retold``."""
+    """Print the documents dropped of a file, or write those of ``corpora.retold`` and the words of odd texts."""
     config = MinhashConfig()
-    with tempfile.TemporaryDirectory() as folder:
-        signatures, buckets, removed = (str(Path(folder) / name) for name in ("signatures", "buckets", "removed"))
-        sign = MinhashDedupSignature(signatures, config)
-        sign.run(Document(text=text, id="") for text in corpora.retold(DOCUMENTS))
-        for bucket in range(config.num_buckets):
-            MinhashDedupBuckets(signatures, buckets, config=config).run(None, bucket, config.num_buckets)
-        MinhashDedupCluster(buckets, removed, config).run(None, 0, 1)
-        dropped = [number for (number,) in struct.iter_unpack("<I", (Path(removed) / "000000.remove").read_bytes())]
-    words = [[text, sign.word_tokenizer.word_tokenize(simplify_text(text, config.norm_config))] for text in ODD]
+    if sys.argv[1:]:
+        print(json.dumps(dropped(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), config)))
+        return
+    split = MinhashDedupSignature("memory://", config).word_tokenizer.word_tokenize
+    words = [[text, split(simplify_text(text, config.norm_config))] for text in ODD]
     version = importlib.metadata.version("datatrove")
     target = Path(__file__).parents[2] / "tests" / "data" / "deduplicate" / f"datatrove_{version}.json"
     target.parent.mkdir(exist_ok=True)
-    golden = {"documents": DOCUMENTS, "dropped": dropped, "words": words}
+    golden = {"documents": DOCUMENTS, "dropped": dropped(corpora.retold(DOCUMENTS), config), "words": words}
     target.write_text(json.dumps(golden) + "\n", encoding="utf-8")
+
+
+def dropped(texts: Iterable[str], config: MinhashConfig) -> list[int]:
+    """Numbers of the documents that are not the one that stays of their cluster."""
+    with tempfile.TemporaryDirectory() as folder:
+        signatures, buckets, removed = (str(Path(folder) / name) for name in ("signatures", "buckets", "removed"))
+        MinhashDedupSignature(signatures, config).run(Document(text=text, id="") for text in texts)
+        for bucket in range(config.num_buckets):
+            MinhashDedupBuckets(signatures, buckets, config=config).run(None, bucket, config.num_buckets)
+        MinhashDedupCluster(buckets, removed, config).run(None, 0, 1)
+        return [number for (number,) in struct.iter_unpack("<I", (Path(removed) / "000000.remove").read_bytes())]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Cleaning and deduplication by Meshwright's stages: INPUT_FOLDER WORK_FOLDER. One process."""
+"""Cleaning and deduplication by Meshwright's stages: INPUT_FOLDER WORK_FOLDER RULES. One process."""
 
 import json
 import sys
@@ -15,18 +15,17 @@ from meshwright.data.documents import Documents, Reader, rewritten
 from meshwright.data.shards import Shard, plan_shards, shard_path
 
 SETTINGS = Deduplication(exact=True, near=True)
-CLEANING = Cleaning(rule_sets=("gopher", "c4", "fineweb"))
 
 
 def main() -> None:
     """Print seconds of each step; the documents kept are in WORK_FOLDER/kept."""
-    work = Path(sys.argv[2])
+    work, cleaning = Path(sys.argv[2]), Cleaning(rule_sets=tuple(filter(None, sys.argv[3].split(","))))
     cleaned, signatures, found, kept = (work / name for name in ("cleaned", "signatures", "found", "kept"))
     for folder in (cleaned, signatures, found, kept):
         folder.mkdir()
     shards = plan_shards(find_files([sys.argv[1]]))
     source = Documents(shards, Reader("text"))
-    seconds = {"clean": _time(lambda: _write(source, cleaned, CLEANING.cleaner()))}
+    seconds = {"clean": _time(lambda: _write(source, cleaned, cleaning.cleaner()))}
     documents = rewritten(shards, [shard_path(cleaned, shard, ".jsonl") for shard in shards], "text")
     seconds["sign"] = _time(_each(Signer(SETTINGS, documents.reader, signatures), documents.shards))
     finder = Finder(SETTINGS, documents.shards, signatures, found)
