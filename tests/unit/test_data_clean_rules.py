@@ -238,7 +238,7 @@ def test_wrong_thresholds_are_refused(settings: list[str], message: str) -> None
 
 
 def test_words_of_letters_are_whole_as_with_all_rules() -> None:
-    """Pieces of letters are not given to spaCy, which splits those that it knows by heart: "cannot", "dont"."""
+    """Letters, with a mark or not, are not given to spaCy but where it knows them by heart: "cannot", "dont", "pm."."""
     from spacy.lang.en import English
 
     tokenizer = English().tokenizer
@@ -247,4 +247,5 @@ def test_words_of_letters_are_whole_as_with_all_rules() -> None:
     scripts = ["abcdefghmstABCIKMSTX", *(letters[start : start + 50] for start in range(0, len(letters), 50))]
     pieces = ["".join(rng.choices(script, k=rng.randint(1, 9))) for script in scripts for _ in range(20)]
     pieces += [piece for piece in tokenizer.rules if piece.split() == [piece]]
+    pieces += [f"{piece.strip('.')}{mark}" for piece in pieces for mark in ",.;:!?)"]
     assert [SPLITTER.words(piece) for piece in pieces] == [[token.text for token in tokenizer(one)] for one in pieces]

@@ -5,7 +5,6 @@ and policy lines, the code that made the published data set. Its list of bad wor
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,19 +49,20 @@ class C4:
     def __call__(self, document: Document) -> Decision:
         """Keep the good lines, or drop the document."""
         kept: list[str] = []
-        edits: Counter[str] = Counter()
+        edits: dict[str, int] = {}
         for raw in document.text.splitlines():
             line, rule, marks = self._judged(raw.strip())
             if rule in DROP_DOCUMENT:
                 return Decision(None, f"c4.{rule}")
             if rule is None:
                 kept.append(line)
-                edits["c4.citation"] += marks
-            elif line:
-                edits[f"c4.{rule}"] += 1
+            times = marks if rule is None else int(bool(line))
+            if times:
+                name = f"c4.{rule or 'citation'}"
+                edits[name] = edits.get(name, 0) + times
         if not self._enough_sentences(kept, document):
             return Decision(None, "c4.too_few_sentences")
-        return Decision("\n".join(kept).strip(), edits=+edits)
+        return Decision("\n".join(kept).strip(), edits=edits)
 
     def _judged(self, line: str) -> tuple[str, str | None, int]:
         """The line without citation marks, the rule that drops it or the document, if any, and the number of marks."""

@@ -1,6 +1,5 @@
 """Rule sets by name, one after another."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -87,11 +86,9 @@ class Cleaner:
 
     def __call__(self, text: str) -> Decision:
         """The text to keep, edited where a step edits, or the rule that dropped it."""
-        edits: Counter[str] = Counter()
         language = None
         document = Document(self._before(text) if self._before else text, self._splitter)
-        if document.text != text:
-            edits[REPAIRED] += 1
+        edits = {REPAIRED: 1} if document.text != text else {}
         for rule in self._rules:
             if not document.text or document.text.isspace():
                 break
@@ -99,15 +96,21 @@ class Cleaner:
             language = decision.language or language
             if decision.text is None:
                 return Decision(None, decision.rule, language=language)
-            edits.update(decision.edits)
+            _add(edits, decision.edits)
             if decision.text != document.text:
                 document = Document(decision.text, self._splitter)
         if not document.text or document.text.isspace():
             return Decision(None, NOTHING_LEFT, language=language)
         return self._finished(document.text, edits, language)
 
-    def _finished(self, text: str, edits: Counter[str], language: str | None) -> Decision:
+    def _finished(self, text: str, edits: dict[str, int], language: str | None) -> Decision:
         if self._after:
             text, masked = self._after(text)
-            edits.update(masked)
-        return Decision(text, edits=+edits, language=language)
+            _add(edits, masked)
+        return Decision(text, edits=edits, language=language)
+
+
+def _add(edits: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, times in more.items():
+        if times:
+            edits[name] = edits.get(name, 0) + times

@@ -76,6 +76,9 @@ class NGrams:
 
     def _repeated(self, n: int) -> _Repeated:
         while len(self._by_n) < n:
+            if not len(self._by_n[-1].at):
+                # No n-gram repeats, so no longer one does.
+                return self._by_n[-1]
             self._by_n.append(self._longer(self._by_n[-1], len(self._by_n)))
         return self._by_n[n - 1]
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,8 @@ LONGEST_PIECE = 10_000
 LONGEST_MARKS = 1000
 # Some 150 MB; then the splitter starts anew, and with it the library's own table of strings.
 MOST_PIECES = 1 << 18
+# Marks that always part from the letters before them; a full stop stays with a capital.
+MARKED = re.compile(r"[A-Za-z]+[,;:!?)]|[A-Za-z]*[a-z]\.")
 
 
 class WordSplitter:
@@ -47,7 +50,7 @@ class WordSplitter:
         if len(self._pieces) > MOST_PIECES:
             self._pieces = _Pieces(self._rules().tokenizer)
         pieces = text.split()
-        if len(text) > LONGEST_MARKS:
+        if max(map(len, pieces), default=0) > LONGEST_MARKS:
             pieces = [part for piece in pieces for part in _cut(piece)]
         return list(itertools.chain.from_iterable(map(self._pieces.__getitem__, pieces)))
 
@@ -82,15 +85,24 @@ class _Pieces(dict[str, tuple[str, ...]]):
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()
         self._tokenizer, self._special = tokenizer, tokenizer.rules
+        # What spaCy would note about each new string is not asked for, and costs more than splitting.
+        tokenizer.vocab.lex_attr_getters = {}
 
     def __missing__(self, piece: str) -> tuple[str, ...]:
         # The rules take marks and digits off a piece or know it by heart; asking them takes some 20 us.
-        if piece.isalpha() and piece not in self._special:
-            words: tuple[str, ...] = (piece,)
+        if piece in self._special:
+            words = self._split(piece)
+        elif piece.isalpha():
+            words = (piece,)
+        elif MARKED.fullmatch(piece) and piece[:-1] not in self._special:
+            words = (piece[:-1], piece[-1])
         else:
-            words = tuple(token.text for token in self._tokenizer(piece))
+            words = self._split(piece)
         self[piece] = words
         return words
+
+    def _split(self, piece: str) -> tuple[str, ...]:
+        return tuple(token.text for token in self._tokenizer(piece))
 
 
 def _cut(piece: str) -> list[str]:
