@@ -50,7 +50,7 @@ def attend_without_pads(tokens: "torch.Tensor") -> None:
     hidden = torch.ones(length, length).triu(1)[None] + (tokens == PAD).float()[:, None]
     mask = (hidden.clamp(max=1) * -10000.0)[:, None]
 
-    def attend(self: Any, q: Any, k: Any, v: Any) -> Any:
+    def attend(self: Any, q: Any, k: Any, v: Any, _bias: None) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     attention.Attention._attend = attend
