@@ -78,9 +78,9 @@ def test_evaluation_and_greedy_samples_do_not_depend_on_the_layout(tmp_path):
 
 
 def test_b24_b_a_rank_whose_data_hangs_is_named_with_its_stack(tmp_path):
-    message = r"(?s)^data thread hangs at step 3: nothing came in 1 s, the limit of dataset\.timeout_s\n.*time\.sleep"
+    message = r"(?s)^data thread hangs at step 3: nothing came in 2 s, the limit of dataset\.timeout_s\n.*time\.sleep"
     with pytest.raises(DataWorkerError, match=message) as failure:
-        go(tmp_path, "dp2", dataset={"timeout_s": 1}, disturbance=Disturbance(hangs=1))
+        go(tmp_path, "dp2", dataset={"timeout_s": 2}, disturbance=Disturbance(hangs=1))
     assert "rank 1" in failure.value.__notes__[0]
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from loader_sources import Failing, Noting
+from meshwright.data import pool, worker_process
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.indexed import IndexedWriter
@@ -166,7 +168,7 @@ def test_every_rank_gets_the_same_number_of_held_out_batches_and_every_token_cou
         assert [int(batch.tokens[0, 0]) for batch in loader] == [0, 18]
 
 
-def failing(source: Failing, workers: int, timeout_s: float | None = None) -> Loader:
+def failing(source: Failing, workers: int) -> Loader:
     return build_loader(
         source,
         order=OneEpochInOrder(100),
@@ -177,7 +179,7 @@ def failing(source: Failing, workers: int, timeout_s: float | None = None) -> Lo
         data_parallel=1,
         num_parallel_workers=workers,
         prefetch_size=4,
-        timeout_s=timeout_s,
+        timeout_s=60,
     )
 
 
@@ -204,9 +206,11 @@ def test_a_dead_worker_is_reported() -> None:
 
 @pytest.mark.parametrize(("workers", "who"), [(0, "data thread"), (2, r"data worker [01] \(pid \d+\)")])
 def test_a_hung_worker_is_reported_by_name_with_its_stack(workers: int, who: str) -> None:
-    with failing(Failing("hang", seconds=3), workers, timeout_s=2) as loader:
+    with failing(Failing("hang", seconds=3), workers) as loader:
         next(loader), next(loader)
-        message = rf"(?s)^{who} hangs at step 3: nothing came in 2 s, the limit of dataset\.timeout_s\n.*in batch"
+        # Only now, so that a slow start of the workers is no part of it.
+        loader._batches._limit = 1
+        message = rf"(?s)^{who} hangs at step 3: nothing came in 1 s, the limit of dataset\.timeout_s\n.*in batch"
         start = time.monotonic()
         with pytest.raises(DataWorkerError, match=message):
             next(loader)
@@ -247,6 +251,27 @@ def test_close_ends_workers_that_hang() -> None:
     assert time.monotonic() - start < 3
     assert not any(worker.is_running() for worker in workers)
     assert not [t for t in threading.enumerate() if t.name.startswith("meshwright-data")]
+
+
+def test_a_worker_that_cannot_be_ended_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in a read that never returns: SIGKILL waits until it does."""
+    loader = failing(Failing("hang"), 2)
+    next(loader), next(loader)
+    # Only now, so that a slow start of the workers is no part of it.
+    loader._batches._limit = 0.5
+    workers = children()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", lambda process: None)
+        for module in (pool, worker_process):
+            patch.setattr(module, "END_SECONDS", 0.1)
+        start = time.monotonic()
+        with pytest.raises(DataWorkerError, match="hangs at step 3"):
+            next(loader)
+        assert time.monotonic() - start < 8
+    for worker in workers:
+        worker.kill()
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert (len(gone), alive) == (2, [])
 
 
 def test_a_forgotten_loader_leaves_nothing_behind(prefix: Path) -> None:

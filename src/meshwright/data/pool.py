@@ -120,7 +120,7 @@ class OrderedMap(Generic[Task, Result]):
             return future.result(self._limit)
         except TimeoutError:
             if future.done():
-                raise
+                return future.result()
         worker = next((worker for worker, asked in list(self._asked.items()) if asked == task), None)
         who, stack = ("data thread", _stack_of(self._threads[0])) if worker is None else (worker.name, worker.stack())
         limit = f"{self._limit:g} s, the limit of dataset.timeout_s"
@@ -178,5 +178,7 @@ def _end(jobs: "queue.SimpleQueue[Job | None]", threads: list[threading.Thread],
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join(timeout=END_SECONDS)
-    for worker in workers:
-        worker.close_pipes()
+    # A worker that not even SIGKILL ends, in a read that never returns, keeps its thread and its pipes.
+    if not any(thread.is_alive() for thread in threads):
+        for worker in workers:
+            worker.close_pipes()

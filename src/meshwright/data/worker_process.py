@@ -90,9 +90,10 @@ class WorkerProcess:
         return f"by signal {signal.Signals(-code).name}{hint}"
 
     def kill(self) -> None:
-        """End the process, whatever it is doing; a thread inside ``ask`` then gets its error."""
+        """End the process; a thread inside ``ask`` then gets its error. Does not wait for one that cannot be ended."""
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
 
     def close_pipes(self) -> None:
         """Free the pipes, once no thread uses them."""
