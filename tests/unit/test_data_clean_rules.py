@@ -141,6 +141,7 @@ def test_mask_replaces_addresses_of_people_and_nothing_else() -> None:
     assert masked == "write email@example.com, from 192.0.2.1:80 or 2001:db8::1 or <email@example.com>"
     assert times == {"mask_pii.email": 2, "mask_pii.ipv4": 1, "mask_pii.ipv6": 1}
     same = "10.0.0.1 127.0.0.1 1.2.3 1.2.3.4.5 v1.2.3.4a 999.1.1.1 std::set a::b 2023:10 @decorator a @ b 2001:db8::7"
+    same += " 1.3.6.1.5.5.7.3.2 libtix8.1.8.3 ks_in@devanagari.utf8': "
     assert mask(same)[0] == same
 
 
@@ -193,6 +194,31 @@ def test_the_least_and_the_most_that_is_legal_works(name: str) -> None:
         with contextlib.suppress(DataError):
             clean = Cleaning(thresholds={name: value}, **step).cleaner()
             assert all(isinstance(clean(text), Decision) for text in (PROSE * 9, "\u4e2d", "!", "a\na\na", "- \n..."))
+
+
+@pytest.mark.parametrize(
+    ("text", "dropped_by"),
+    [
+        ("\u6cb3\u6c34\u4f4e\uff0c\u9e6d\u6765\u4e86\u3002" * 60, {"gopher": "top_2_gram", "c4": "too_few_sentences"}),
+        ("\u6cb3\u6c34\u4f4e\u9e6d\u6765\u4e86" * 60, {"gopher": "too_few_words", "fineweb": "too_few_terminal_lines"}),
+        (
+            " ".join(f"\u0e01\u0e34\u0e19\u0e02\u0e49\u0e32\u0e27{chr(0xE01 + n)}" * 3 for n in range(60)),
+            {"gopher": "words_too_long"},
+        ),
+        (
+            " ".join(f"\u0646\u0647\u0631{chr(0x627 + n % 30)}{chr(0x628 + n // 30)}" for n in range(90)) + ".",
+            {"gopher": "too_few_stop_words"},
+        ),
+        (
+            " ".join(f"\u0440\u0435\u043a\u0430{chr(0x430 + n % 30)}{chr(0x430 + n // 30)}" for n in range(90)) + ".",
+            {"gopher": "too_few_stop_words", "fineweb": None},
+        ),
+    ],
+    ids=["Chinese", "Chinese without marks", "Thai", "Arabic", "Russian"],
+)
+def test_other_scripts_are_judged_as_documented(text: str, dropped_by: dict[str, str | None]) -> None:
+    for name, rule in dropped_by.items():
+        assert Cleaning(rule_sets=(name,)).cleaner()(text).rule == (f"{name}.{rule}" if rule else None)
 
 
 def test_thresholds_by_name_decide() -> None:
