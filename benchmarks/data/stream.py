@@ -1,11 +1,12 @@
 """The blended stream beside megatron-core's: time to the first sample, and samples read in a second.
 
-    python stream.py --megatron PYTHON [--rounds N] [--json FILE]
+    python stream.py --megatron PYTHON [--corpora PREFIX PREFIX] [--rounds N] [--json FILE]
 
 PYTHON is an interpreter of an environment of its own with ``pip install megatron-core torch``. Both sides read the same
-two generated corpora, blended 7 to 3, in one process each and without read-ahead: batches of 64 samples, tokens and
-labels as two tensors. They take turns, and the best round of each counts. megatron-core builds its tables of documents,
-samples and blend anew in each round, since a run of another length or seed needs others.
+two corpora (of made-up ids, or prepared ones of at most 50,000 ids), blended 7 to 3, in one process each and without
+read-ahead: batches of 64 samples, tokens and labels as two tensors. They take turns, and the best round of each counts.
+megatron-core builds its tables of documents, samples and blend anew in each round, since a run of another length or
+seed needs others.
 """
 
 import argparse
@@ -31,11 +32,12 @@ def main() -> None:
     """Run all sample lengths, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron", required=True, metavar="PYTHON", help="interpreter that has megatron-core")
+    parser.add_argument("--corpora", nargs=2, metavar="PREFIX", help="read these prepared corpora, not made-up ids")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each side (3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        prefixes = [_corpus(Path(folder) / name, documents) for name, documents in (("web", 60_000), ("code", 20_000))]
+        prefixes = args.corpora or [_made_up(Path(folder) / str(number), number) for number in (60_000, 20_000)]
         results = [_compare(prefixes, length, args.megatron, args.rounds) for length in (1024, 4096)]
     for result in results:
         print(_line(result))
@@ -43,7 +45,7 @@ def main() -> None:
         args.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
-def _corpus(prefix: Path, documents: int) -> str:
+def _made_up(prefix: Path, documents: int) -> str:
     rng = np.random.default_rng(documents)
     with IndexedWriter(prefix, vocab_size=VOCAB) as writer:
         for length in rng.geometric(1 / 600, documents).tolist():
