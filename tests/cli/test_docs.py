@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from documents import PAGES, ROOT, commands, examples, matches
 
+from meshwright.config.corpus import load_corpus_config
 from meshwright.config.load import load_config
+from meshwright.config.reference import corpus_table
 from meshwright.config.run import resolve, smallest_world_size
 from mindrecord_files import extract
 
@@ -55,6 +57,9 @@ def test_every_yaml_block_is_a_config_or_marked_as_broken(page: Path, tmp_path: 
             continue
         path = tmp_path / f"{number}.yaml"
         path.write_text(example.text, encoding="utf-8")
+        if "inputs:" in example.text:
+            load_corpus_config(path, {})
+            continue
         loaded = load_config(path)
         resolve(loaded, smallest_world_size(loaded.config))
 
@@ -80,6 +85,10 @@ def test_every_page_is_in_the_index() -> None:
 def test_support_matrix_is_current() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "support_matrix.py"))["page"]
     assert (ROOT / "docs" / "support-matrix.md").read_text(encoding="utf-8") == page(), "run: make docs"
+
+
+def test_the_table_of_keys_of_a_corpus_is_current() -> None:
+    assert corpus_table() in (ROOT / "docs" / "data-prepare.md").read_text(encoding="utf-8")
 
 
 def test_every_direct_dependency_has_its_reason_and_its_pin() -> None:

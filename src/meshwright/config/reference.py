@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+from meshwright.config.corpus import CorpusConfig
 from meshwright.config.keys import Key, keys
 from meshwright.config.validate import show
 from meshwright.spec.model import ModelSpec
@@ -34,6 +35,7 @@ One YAML file describes a run. This page lists every key; it is generated from t
 `config diff A B` what changed, `config show --from-log LOG` recovers the config of a run from its log.
 """
 
+TABLE_HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
 # The schema's own default is null there: it means "not given".
 MODEL_DEFAULTS = {f"model.{field.name}": field.default for field in fields(ModelSpec) if field.default is not MISSING}
 
@@ -63,9 +65,18 @@ def _table(title: str, description: str, rows: list[Key]) -> Iterator[str]:
     yield f"\n## {title}\n"
     if description:
         yield f"{description}\n"
-    yield "| key | value | default | meaning |\n|---|---|---|---|"
+    yield TABLE_HEAD
     for key in rows:
-        yield f"| `{key.name}` | {key.expects} | {_default(key)} | {key.description} |"
+        yield _row(key, key.name)
+
+
+def corpus_table() -> str:
+    """The keys of the file of a corpus, as docs/data-prepare.md has them."""
+    return "\n".join([TABLE_HEAD, *(_row(key, key.path) for key in keys(CorpusConfig).values() if not key.section)])
+
+
+def _row(key: Key, name: str) -> str:
+    return f"| `{name}` | {key.expects} | {_default(key)} | {key.description} |"
 
 
 def _default(key: Key) -> str:
