@@ -2,14 +2,17 @@
 
 import json
 import os
+import random
 import re
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import nasty_files
+import pyarrow
 import pytest
 from documents import ROOT
+from pyarrow import ipc
 
 from meshwright.cli import main
 from meshwright.data.corpus import Tally, find_files, read_documents, read_parts
@@ -137,6 +140,39 @@ def test_tables_are_cut_between_groups_of_rows(tmp_path: Path, monkeypatch: pyte
             found = [read_parts(shard.parts, text_key="text", tally=Tally()) for shard in shards]
             rows = [(source.at, source.text) for sources in found for source in sources]
             assert rows == [(number, f"row {number}") for number in range(300)]
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary", "null"])
+def test_columns_of_every_kind_of_text(tmp_path: Path, kind: str) -> None:
+    texts = [None, None] if kind == "null" else ["a", None, "text that is not short \u4e2d", "a"]
+    column = pyarrow.array(texts)
+    column = column.dictionary_encode() if kind == "dictionary" else column.cast(getattr(pyarrow, kind)())
+    path = tmp_path / "a.arrow"
+    with ipc.new_file(path, pyarrow.schema([("text", column.type)])) as writer:
+        writer.write_table(pyarrow.table({"text": column}))
+    tally = Tally()
+    assert list(read_documents([path], text_key="text", tally=tally)) == [text for text in texts if text]
+    assert tally.empty == texts.count(None)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_tables_with_changed_bytes_are_read_or_refused(tmp_path: Path, suffix: str) -> None:
+    rng = random.Random(0)
+    path = tmp_path / f"rows{suffix}"
+    nasty_files.write_rows(path)
+    rows = path.read_bytes()
+    refused = 0
+    for _ in range(200):
+        changed = bytearray(rows)
+        for _ in range(rng.choice((1, 2, 5, 20))):
+            changed[rng.randrange(len(rows))] = rng.randrange(256)
+        path.write_bytes(changed)
+        try:
+            assert len(read([path])[0]) <= 300
+        except DataError as error:
+            refused += 1
+            assert str(path) in str(error)
+    assert 50 < refused < 200
 
 
 def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:

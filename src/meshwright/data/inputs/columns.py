@@ -75,11 +75,18 @@ def _buffers(path: Path, column: Any) -> Iterator[Any]:
     arrow = pyarrow(path)
     if arrow.types.is_dictionary(column.type):
         values = list(_buffers(path, column.dictionary))
-        for index in column.indices:
-            yield values[index.as_py()] if index.is_valid else None
+        for index in column.indices.to_pylist():
+            if index is not None and not 0 <= index < len(values):
+                raise arrow.ArrowInvalid(f"index {index} of a dictionary of {len(values)} values")
+            yield None if index is None else values[index]
         return
     # As bytes: text may have invalid UTF-8, which is ours to repair.
-    raw = column.cast(arrow.large_binary())
+    kinds = {
+        arrow.string(): arrow.binary(),
+        arrow.large_string(): arrow.large_binary(),
+        arrow.string_view(): arrow.binary_view(),
+    }
+    raw = column.view(kinds.get(column.type, column.type))
     raw.validate(full=True)
     for value in raw:
-        yield value.as_buffer()
+        yield value.as_buffer() if value.is_valid else None

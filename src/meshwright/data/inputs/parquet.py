@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.data.inputs.columns import check_column, damage_told, documents
 from meshwright.data.inputs.part import Part, Source, Tally
 
-BATCH_ROWS = 16
+BATCH_ROWS = 4
 BUFFER_BYTES = 1 << 20
 
 
