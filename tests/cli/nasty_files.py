@@ -163,6 +163,11 @@ def _saved_missing(path: Path) -> None:
     (path / "data-00001-of-00002.arrow").unlink()
 
 
+def _saved_broken(path: Path) -> None:
+    _saved(path)
+    (path / "state.json").write_text('{"_data_files": ["data-00000-of-00002.arrow"]}')
+
+
 def _splits(path: Path, *splits: str) -> None:
     for split in splits:
         _saved(path / split)
@@ -237,6 +242,7 @@ OTHERS: dict[str, Callable[[Path], list[Path] | None]] = {
     "offsets.arrow": _offsets,
     "saved": _saved,
     "saved-missing": _saved_missing,
+    "saved-broken": _saved_broken,
     "one-split": lambda path: _splits(path, "train"),
     "two-splits": lambda path: _splits(path, "train", "test"),
     "loop": _loop,

@@ -11,13 +11,13 @@ SPLITS = "dataset_dict.json"
 
 
 def saved_files(directory: Path) -> list[Path] | None:
-    """The data files of a saved dataset, in its order; None where the directory is not one.
+    """The data files of a saved dataset; None where the directory is not one.
 
     Other .arrow files there are caches. Of a saved dict of datasets the only split is taken.
 
     Raises:
-        DataError: there are several splits to choose from, a file is missing, or rows were selected without being
-            written.
+        DataError: there are several splits to choose from, a file is missing or broken, or rows were selected without
+            being written.
     """
     if (directory / SPLITS).is_file():
         return _only_split(directory)
@@ -26,7 +26,10 @@ def saved_files(directory: Path) -> list[Path] | None:
     state = _content(directory / DATASET[1])
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise DataError(f"{directory}: its rows are a selection that is kept as indices; save it anew with datasets 2+")
-    files = [directory / entry["filename"] for entry in state.get("_data_files", [])]
+    try:
+        files = [directory / entry["filename"] for entry in state["_data_files"]]
+    except (KeyError, TypeError):
+        raise DataError(f"{directory / DATASET[1]}: has no list of data files under '_data_files'") from None
     for path in files:
         if not path.is_file():
             raise DataError(f"{path}: missing; {directory / DATASET[1]} lists it")
@@ -34,13 +37,16 @@ def saved_files(directory: Path) -> list[Path] | None:
 
 
 def _only_split(directory: Path) -> list[Path] | None:
-    splits = _content(directory / SPLITS).get("splits", [])
-    if len(splits) != 1:
-        which = f"one of {', '.join(str(directory / name) for name in splits)}" if splits else "a dataset with splits"
-        raise DataError(f"{directory}: a dict of datasets; give {which}")
-    found = saved_files(directory / splits[0])
+    splits = _content(directory / SPLITS).get("splits")
+    if not isinstance(splits, list) or not splits:
+        raise DataError(f"{directory / SPLITS}: has no list of splits under 'splits'")
+    if len(splits) > 1:
+        which = ", ".join(str(directory / str(name)) for name in splits)
+        raise DataError(f"{directory}: a dict of datasets; give one of {which}")
+    only = directory / str(splits[0])
+    found = saved_files(only)
     if found is None:
-        raise DataError(f"{directory / splits[0]}: not a saved dataset; {directory / SPLITS} lists it")
+        raise DataError(f"{only}: not a saved dataset; {directory / SPLITS} lists it")
     return found
 
 
