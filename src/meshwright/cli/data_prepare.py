@@ -32,7 +32,7 @@ KEPT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those that a config file can give have its keys as names, and no default."""
     parser.add_argument(
-        "inputs", nargs="+", metavar="INPUT", help="file, directory or glob pattern, or only CONFIG.yaml"
+        "inputs", nargs="+", metavar="INPUT", help="file, directory, saved dataset or pattern, or only CONFIG.yaml"
     )
     parser.add_argument("--output", metavar="PREFIX", help="path of the corpus, without suffix")
     source = parser.add_mutually_exclusive_group()
