@@ -12,6 +12,7 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedWriter
 from meshwright.data.loss_mask import HEADER, MAGIC, LossMask, MaskWriter
 from meshwright.data.own_labels import LabelWriter, OwnLabels, open_mask
+from meshwright.data.prepare import prepare
 
 RNG = np.random.default_rng(6)
 LENGTHS = [1, 0, 13, 8, 27, 5, 16]
@@ -177,3 +178,12 @@ def test_a_mask_beside_labels_is_refused_and_both_go_with_the_old_tokens(tmp_pat
         open_mask(tmp_path / "c", 70)
     write(tmp_path / "c", LENGTHS, masked=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.bin", "c.idx"]
+
+
+def test_a_corpus_prepared_anew_does_not_keep_a_mask_of_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text\n")
+    prepare([tmp_path / "a.txt"], tmp_path / "c", train_vocab_size=257, eval_fraction=0)
+    for suffix in (".mask", ".eval.labels"):
+        (tmp_path / f"c{suffix}").write_bytes(b"")
+    prepare([tmp_path / "a.txt"], tmp_path / "c", train_vocab_size=257, eval_fraction=0, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir() if path.suffix in (".mask", ".labels")] == []
