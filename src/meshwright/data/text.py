@@ -1,8 +1,10 @@
 """Text as it comes from files: decoding with defined results, and the held-out split."""
 
 import hashlib
+import re
 
 REPLACEMENT = "\ufffd"
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -24,7 +26,7 @@ def repair(text: str) -> tuple[str, bool]:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return "".join(REPLACEMENT if "\ud800" <= char <= "\udfff" else char for char in text), True
+        return LONE_SURROGATE.sub(REPLACEMENT, text), True
     return text, False
 
 

@@ -16,6 +16,7 @@ DEFAULT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 DEFAULT_PACKED = (".json.gz", ".json.zst")
 TABLES = (".parquet", ".arrow")
 UNSUPPORTED = (".xz", ".bz2", ".zip", ".tar", ".tgz", ".bin", ".idx")
+TOKENS = ".mindrecord"
 
 
 def format_of(path: Path) -> str:
@@ -64,7 +65,7 @@ def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> list[Path]:
         for path in files:
             if is_saved or path.name.endswith(endings):
                 chosen.append(path)
-            elif path.suffix and path.suffix not in UNSUPPORTED:
+            elif path.suffix and path.suffix not in (*UNSUPPORTED, TOKENS):
                 others[path.suffix] += 1
     if not chosen:
         known = ", ".join(f"{suffix} ({count})" for suffix, count in others.most_common(3))
@@ -81,15 +82,14 @@ def _searched(top: Path) -> Iterator[tuple[list[Path], bool]]:
         directory = Path(name)
         status = directory.stat()
         identity = (status.st_dev, status.st_ino)
-        saved = saved_files(directory) if identity not in seen else []
+        saved = None if identity in seen else saved_files(directory)
         if identity in seen or saved is not None:
             below.clear()
+            yield saved or [], True
+            continue
         seen.add(identity)
         below[:] = sorted(name for name in below if not name.startswith("."))
-        if saved is not None:
-            yield saved, True
-        else:
-            yield [directory / file for file in files if not file.startswith(".")], False
+        yield [directory / file for file in files if not file.startswith(".")], False
 
 
 def _raise(error: OSError) -> None:
@@ -103,7 +103,7 @@ def _checked(path: Path) -> Path:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
         raise DataError(f"{path}: not a regular file; inputs are read more than once, so write it to one")
-    if path.suffix == ".mindrecord":
+    if path.suffix == TOKENS:
         raise DataError(f"{path}: holds token ids already: `meshwright data import` reads it")
     kind = format_of(path)
     if kind in UNSUPPORTED or (kind in TABLES and path.suffix in COMPRESSED):

@@ -20,11 +20,11 @@ NOT_TEXT = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\xfd7zXZ\0": "xz",
-    b"BZh": "bzip2",
+    b"BZh91AY&SY": "bzip2",
     b"PK\3\4": "zip",
-    b"PAR1": "parquet",
-    b"ARROW1": "arrow",
-    b"%PDF": "PDF",
+    b"PAR1\x15": "parquet",
+    b"ARROW1\0\0": "Arrow",
+    b"%PDF-": "PDF",
 }
 
 
