@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,12 @@ def test_special_tokens_are_ordinary_text_and_are_shown(models: dict[str, bytes]
     (ids,) = tokenizer.encode(["say </s> and <s>"])
     assert {tokenizer.eos_id, 1}.isdisjoint(ids)
     assert tokenizer.decode([*ids, tokenizer.eos_id, *tokenizer.encode(["next"])[0]]) == "say </s> and <s></s>next"
+
+
+def test_a_model_travels_to_other_processes(models: dict[str, bytes]) -> None:
+    tokenizer = TextTokenizer(models["llama2"], source="x.model")
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert (again.eos_id, again.encode(["herons"])) == (tokenizer.eos_id, tokenizer.encode(["herons"]))
 
 
 def test_bytes_survive(models: dict[str, bytes]) -> None:

@@ -66,6 +66,16 @@ def test_tiktoken_gives_what_tokenizers_gives(trained: TextTokenizer, corpus: li
     assert fast(tokenizer, corpus) == by_tokenizers(body, corpus)
 
 
+def test_older_ways_to_write_the_same_file_are_known(trained: TextTokenizer, corpus: list[str]) -> None:
+    content = json.loads(byte_level(trained.body, "cl100k"))
+    content["pre_tokenizer"]["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}
+    content["model"] |= {"merges": [" ".join(merge) for merge in content["model"]["merges"]], "unk_token": EOS_TOKEN}
+    del content["model"]["type"]
+    tokenizer = TextTokenizer(json.dumps(content).encode())
+    assert tokenizer.engine == "tiktoken"
+    assert fast(tokenizer, corpus[-20:]) == by_tokenizers(tokenizer.body, corpus[-20:])
+
+
 def test_text_is_composed_where_the_file_says_so(trained: TextTokenizer, corpus: list[str]) -> None:
     body = byte_level(trained.body, "qwen", normalizer={"type": "NFC"})
     tokenizer = TextTokenizer(body)

@@ -75,8 +75,8 @@ def _pattern(pre: Any) -> str | None:
         return ENCODINGS["gpt2"].pattern
     match pre:
         case {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": str(found)}} as cut, last]}:
-            isolated = cut.get("behavior") == "Isolated" and not cut.get("invert")
-            if found in KNOWN_PATTERNS and isolated and _without_offsets(last) == byte_level | {"use_regex": False}:
+            kept = (cut.get("behavior"), bool(cut.get("invert"))) in (("Isolated", False), ("Removed", True))
+            if found in KNOWN_PATTERNS and kept and _without_offsets(last) == byte_level | {"use_regex": False}:
                 return found
     return None
 
@@ -88,8 +88,9 @@ def _without_offsets(pre: Any) -> dict[str, Any]:
 
 
 def _plain_bpe(model: dict[str, Any]) -> bool:
-    changes = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    return model.get("type") == "BPE" and not any(model.get(key) for key in changes)
+    """Whether nothing but merges decides; the token for what is unknown never occurs where all bytes are known."""
+    changes = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    return model.get("type", "BPE") == "BPE" and "merges" in model and not any(model.get(key) for key in changes)
 
 
 def _order(model: dict[str, Any]) -> list[str] | None:

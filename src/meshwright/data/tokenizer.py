@@ -31,16 +31,17 @@ class TextTokenizer:
         eos_id / eos_token: ends each document.
     """
 
-    def __init__(self, body: bytes, eos_token: str | None = None, *, source: str = "tokenizer.json") -> None:
+    def __init__(self, body: bytes, eos_token: str | None = None, *, source: str = "tokenizer") -> None:
         """Load from bytes.
 
         Args:
             eos_token: ends each document; default: the one that the bytes name, else a usual one.
+            source: where the bytes are from, for errors.
 
         Raises:
             DataError: of no known kind, without ``eos_token``, or text that spells it would become it.
         """
-        is_json = source.endswith(".json") or body.lstrip()[:1] == b"{"
+        is_json = body.lstrip()[:1] == b"{" or source.endswith(".json")
         self._vocabulary = JsonVocabulary(body, source) if is_json else SentencePieceVocabulary(body, source)
         self.body = body
         self.suffix = self._vocabulary.suffix
