@@ -34,6 +34,11 @@ def _longest_line(path: Path) -> None:
     path.write_text(json.dumps({"text": EMOJI * (16_000_000)}, ensure_ascii=False) + "\n")
 
 
+def _repaired_line(path: Path) -> None:
+    """Half a surrogate pair, which msgspec leaves to ``json``."""
+    path.write_bytes(rb'{"text": "\ud83d' + b"word " * 12_000_000 + b'"}\n')
+
+
 def _long_text(path: Path) -> None:
     with open(path, "wb") as file:
         for _ in range(1000):
@@ -84,6 +89,7 @@ def _repeated_value(path: Path) -> None:
 FILES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "line of 300 MB": ("long.jsonl", _long_line),
     "line of 64 MB, 4 bytes a character": ("longest.jsonl", _longest_line),
+    "line of 60 MB with half a surrogate pair": ("repaired.jsonl", _repaired_line),
     "text of 1 GB": ("long.txt", _long_text),
     "text of 4 GB in gzip": ("long.txt.gz", _gzip_text),
     "line of 1 GB in gzip": ("long.jsonl.gz", _gzip_line),
