@@ -15,6 +15,7 @@ from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.directories import Directories
 from meshwright.data.errors import DataError
+from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, TOKENIZER_SUFFIXES, CorpusRecord
 from meshwright.data.report import REPORT_SUFFIX, Prepared
 from meshwright.data.request import Request
@@ -58,7 +59,7 @@ class Finishing:
     tokenizer: TextTokenizer
     dtype: np.dtype
 
-    def __call__(self, show_progress: bool) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Write the files.
 
         Raises:

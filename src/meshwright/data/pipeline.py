@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from meshwright.data.encode import Encoder
 from meshwright.data.finish_stage import FINISHED, Finishing
 from meshwright.data.indexed import dtype_for_vocab
 from meshwright.data.input_groups import group_inputs
+from meshwright.data.progress import Progress
 from meshwright.data.request import Request
 from meshwright.data.shards import plan_shards
 from meshwright.data.stages import ShardStage, SoleStage, Stage
@@ -54,40 +55,45 @@ class Pipeline:
 
     def stages(self) -> Iterator[Stage]:
         """Each stage in turn; ask for the next one only when it is finished."""
-        request, here = self._request, self.directories
+        request, finder = self._request, None
         documents = Documents(plan_shards(self._files), Reader(request.text_key))
         if request.cleaning:
-            cleaner = ShardCleaner(
-                cleaning=request.cleaning,
-                text_key=request.text_key,
-                directory=here.clean,
-                examples=request.examples,
-                groups=group_inputs(self._files),
-                shards=len(documents.shards),
-            )
-            yield ShardStage("cleaning", here.clean, CLEAN_COUNTS, documents.shards, cleaner)
-            paths = [text_path(here.clean, shard) for shard in documents.shards]
-            documents = rewritten(documents.shards, paths, TEXT_KEY)
-        finder = None
+            documents = yield from self._cleaning(documents)
         if request.deduplication:
-            signer = Signer(request.deduplication, documents.reader, here.signatures)
-            yield ShardStage("signing", here.signatures, KEYS, documents.shards, signer)
-            finder = self._finder(documents)
-            yield ShardStage("comparing", here.duplicates, PAIRS, finder.comparisons, finder.comparer)
-            drop = functools.partial(_drop, finder, documents.reader, request.examples)
-            yield SoleStage("finding duplicates", here.duplicates, FOUND, drop)
-            documents = documents.without(here.duplicates)
-        if request.train_vocab_size is not None:
-            training = TokenizerTraining(documents, request.train_vocab_size, request.eval_fraction, here.tokenizer)
-            yield SoleStage("training the tokenizer", here.tokenizer, TRAINED, training)
-        tokenizer = self._given or TextTokenizer((here.tokenizer / TRAINED).read_bytes(), EOS_TOKEN)
-        yield from self._token_stages(documents, finder, tokenizer)
+            documents, finder = yield from self._deduplication(documents)
+        tokenizer = self._given or (yield from self._training(documents, request.train_vocab_size or 0))
+        yield from self._tokens(documents, finder, tokenizer)
 
-    def _finder(self, documents: Documents) -> Finder:
+    def _cleaning(self, documents: Documents) -> Generator[Stage, None, Documents]:
         request, here = self._request, self.directories
-        return Finder(request.deduplication, documents.shards, here.signatures, here.duplicates, request.corpora_before)
+        cleaner = ShardCleaner(
+            cleaning=request.cleaning,
+            text_key=request.text_key,
+            directory=here.clean,
+            examples=request.examples,
+            groups=group_inputs(self._files),
+            shards=len(documents.shards),
+        )
+        yield ShardStage("cleaning", here.clean, CLEAN_COUNTS, documents.shards, cleaner)
+        return rewritten(documents.shards, [text_path(here.clean, shard) for shard in documents.shards], TEXT_KEY)
 
-    def _token_stages(self, documents: Documents, finder: Finder | None, tokenizer: TextTokenizer) -> Iterator[Stage]:
+    def _deduplication(self, documents: Documents) -> Generator[Stage, None, tuple[Documents, Finder]]:
+        request, here, shards = self._request, self.directories, documents.shards
+        signer = Signer(request.deduplication, documents.reader, here.signatures)
+        yield ShardStage("signing", here.signatures, KEYS, shards, signer)
+        finder = Finder(request.deduplication, shards, here.signatures, here.duplicates, request.corpora_before)
+        yield ShardStage("comparing", here.duplicates, PAIRS, finder.comparisons, finder.comparer)
+        drop = functools.partial(_drop, finder, documents.reader, request.examples)
+        yield SoleStage("finding duplicates", here.duplicates, FOUND, documents.size, drop)
+        return documents.without(here.duplicates), finder
+
+    def _training(self, documents: Documents, vocab_size: int) -> Generator[Stage, None, TextTokenizer]:
+        here = self.directories
+        training = TokenizerTraining(documents, vocab_size, self._request.eval_fraction, here.tokenizer)
+        yield SoleStage("training the tokenizer", here.tokenizer, TRAINED, documents.size, training)
+        return TextTokenizer((here.tokenizer / TRAINED).read_bytes(), EOS_TOKEN)
+
+    def _tokens(self, documents: Documents, finder: Finder | None, tokenizer: TextTokenizer) -> Iterator[Stage]:
         request, here, size = self._request, self.directories, tokenizer.vocab_size
         dtype, encoder = dtype_for_vocab(size), Encoder(tokenizer, request.eval_fraction)
         shard_tokenizer = ShardTokenizer(documents.reader, encoder, size, dtype, here.tokens)
@@ -107,8 +113,8 @@ class Pipeline:
             tokenizer=tokenizer,
             dtype=dtype,
         )
-        yield SoleStage("finishing", here.corpus, FINISHED, finishing, local=True)
+        yield SoleStage("finishing", here.corpus, FINISHED, sum(sizes), finishing, local=True)
 
 
-def _drop(finder: Finder, reader: Reader, examples: int, show_progress: bool) -> None:
+def _drop(finder: Finder, reader: Reader, examples: int, progress: Progress) -> None:
     finder.drop(reader, examples=examples)

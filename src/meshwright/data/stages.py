@@ -120,12 +120,16 @@ class ShardStage:
 
 @dataclass(frozen=True)
 class SoleStage:
-    """Calls ``function``, in the first task only; it writes the file ``marker`` last. Its argument: show progress."""
+    """Calls ``function`` once, in the first task only; it writes the file ``marker`` last.
+
+    ``size`` is the bytes that the progress given to the function is about.
+    """
 
     title: str
     directory: Path
     marker: str
-    function: Callable[[bool], None]
+    size: int
+    function: Callable[[Progress], None]
     local: bool = False
 
     def finished(self) -> tuple[int, int]:
@@ -136,7 +140,8 @@ class SoleStage:
         """Call the function, unless it is done."""
         if task.number == 0 and not self.finished()[0]:
             self.directory.mkdir(exist_ok=True)
-            self.function(show_progress)
+            with Progress(self.title, self.size, show=show_progress) as progress:
+                self.function(progress)
 
 
 @dataclass(frozen=True)

@@ -23,24 +23,23 @@ class TokenizerTraining:
     eval_fraction: float
     directory: Path
 
-    def __call__(self, show_progress: bool) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Train.
 
         Raises:
             DataError: an input cannot be read.
             OSError: the tokenizer cannot be written.
         """
-        tokenizer = train_tokenizer(self._texts(show_progress), self.vocab_size)
+        tokenizer = train_tokenizer(self._texts(progress), self.vocab_size)
         with complete_file(self.directory / TRAINED) as file:
             file.write(tokenizer.body)
 
-    def _texts(self, show_progress: bool) -> Iterator[str]:
-        with Progress("training the tokenizer", self.documents.size, show=show_progress) as progress:
-            done = 0
-            for shard in self.documents.shards:
-                tally = Tally()
-                for source in self.documents.reader(shard, tally):
-                    progress.update(done + tally.bytes_read)
-                    if not is_held_out(source.text.encode("utf-8"), self.eval_fraction):
-                        yield source.text
-                done += shard.size
+    def _texts(self, progress: Progress) -> Iterator[str]:
+        done = 0
+        for shard in self.documents.shards:
+            tally = Tally()
+            for source in self.documents.reader(shard, tally):
+                progress.update(done + tally.bytes_read)
+                if not is_held_out(source.text.encode("utf-8"), self.eval_fraction):
+                    yield source.text
+            done += shard.size
