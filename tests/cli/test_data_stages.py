@@ -146,3 +146,26 @@ def test_killed_in_any_stage_and_gone_on(
     assert outputs(output) == expected
     assert not done & written
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_other_settings_keep_the_stages_before_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    process = start(run_and_die, source, output, "before", "*/finished.json", 1, 0)
+    process.join(60)
+    done = finished(workplace_path(output))
+    written: set[str] = set()
+
+    def note(old: str | Path, new: str | Path) -> None:
+        written.add(str(new))
+        replace(old, new)
+
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", note)
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    prepare([source], output, show_progress=True, **{**SETTINGS, "train_vocab_size": 290})
+    kept = {name for name in done if any(stage in name for stage in ("/clean-", "/signatures-", "/duplicates-"))}
+    assert len(kept) > 5
+    assert not kept & written
+    assert "has results of other inputs, settings or versions (corpus-" in capsys.readouterr().err

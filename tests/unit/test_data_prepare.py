@@ -1,18 +1,24 @@
 """Preparation: tokenizer, splits, end-of-text, the same bytes whatever the number of workers."""
 
+import dataclasses
+import errno
+import inspect
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from meshwright.config.corpus import load_corpus_config
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.inspect import inspect_corpus
 from meshwright.data.prepare import OUTPUTS, prepare
 from meshwright.data.record import load_record
+from meshwright.data.request import Request
 from meshwright.data.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "wizards", "quietly", "box"]
@@ -189,3 +195,32 @@ def test_a_tokenizer_travels_as_bytes(tokenizer_file: Path) -> None:
     again = TextTokenizer(loaded.body, loaded.eos_token)
     assert again.fingerprint() == loaded.fingerprint()
     assert again.encode(["quick wizards"]) == loaded.encode(["quick wizards"])
+
+
+def test_tokens_are_copied_where_the_kernel_cannot_and_stay_in_their_places(
+    texts: Path, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshwright.data.shards.SHARD_BYTES", 3000)
+    prepare([texts], tmp_path / "a", tokenizer=tokenizer_file, eval_fraction=0.1)
+    calls = []
+
+    def only_at_first(*arguments: int) -> int:
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise OSError(errno.EXDEV, "not on this file system")
+        return copy(*arguments)
+
+    copy = os.copy_file_range
+    monkeypatch.setattr(os, "copy_file_range", only_at_first)
+    prepare([texts], tmp_path / "b", tokenizer=tokenizer_file, eval_fraction=0.1)
+    assert len(calls) > 4
+    assert {**outputs(tmp_path / "a"), ".report.json": b""} == {**outputs(tmp_path / "b"), ".report.json": b""}
+
+
+def test_options_and_functions_have_the_same_defaults() -> None:
+    given = {"inputs": ("a",), "output": "b"}
+    request = Request.of(load_corpus_config(None, given))
+    assert request == Request(inputs=("a",), output=Path("b"))
+    parameters = inspect.signature(prepare).parameters
+    for field in dataclasses.fields(Request):
+        assert field.name in given or parameters[field.name].default == field.default

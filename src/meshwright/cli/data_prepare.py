@@ -118,10 +118,11 @@ def run(args: argparse.Namespace) -> None:
         DataWorkerError, OSError: the work failed.
     """
     from meshwright.data.prepare import prepare_corpus, prepare_task
+    from meshwright.data.request import Request
     from meshwright.data.stages import Task
 
     config = _config(args)
-    request = _request(config)
+    request = Request.of(config)
     data_report.check(args)
     workers = _cores() if config.workers is None else config.workers
     options = {"workers": workers, "overwrite": args.overwrite, "show_progress": True}
@@ -162,35 +163,6 @@ def _config(args: argparse.Namespace) -> "CorpusConfig":
     if files:
         del given["inputs"]
     return load_corpus_config(Path(files[0]) if files else None, given)
-
-
-def _request(config: "CorpusConfig") -> "Request":
-    from meshwright.data.clean.cleaner import Cleaning
-    from meshwright.data.deduplicate.settings import Deduplication
-    from meshwright.data.request import Request
-
-    clean, deduplicate = config.clean, config.deduplicate
-    return Request(
-        inputs=config.inputs,
-        output=Path(config.output),
-        tokenizer=config.tokenizer,
-        train_vocab_size=config.train_tokenizer,
-        suffixes=config.suffixes,
-        text_key=config.text_key,
-        tiktoken_encoding=config.tiktoken,
-        eos_token=config.eos_token,
-        eval_fraction=config.eval_fraction,
-        cleaning=Cleaning(
-            repair_unicode=clean.repair_unicode,
-            languages=clean.languages,
-            rule_sets=clean.rules,
-            mask_pii=clean.mask_pii,
-            thresholds=clean.thresholds,
-        ),
-        deduplication=Deduplication(**deduplicate.model_dump(exclude={"against"})),
-        against=deduplicate.against,
-        examples=config.examples,
-    )
 
 
 def _kept(prefix: Path) -> str:

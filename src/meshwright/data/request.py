@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
 from meshwright.data.deduplicate.kept import kept_keys
@@ -10,6 +11,9 @@ from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import strip_suffix
 from meshwright.data.tokenizer import check_vocab_size
+
+if TYPE_CHECKING:
+    from meshwright.config.corpus import CorpusConfig
 
 NO_DEDUPLICATION = Deduplication()
 
@@ -47,6 +51,32 @@ class Request:
     deduplication: Deduplication = NO_DEDUPLICATION
     against: Sequence[str | Path] = ()
     examples: int = 3
+
+    @classmethod
+    def of(cls, config: "CorpusConfig") -> "Request":
+        """What a config file asks for."""
+        clean, deduplicate = config.clean, config.deduplicate
+        return cls(
+            inputs=config.inputs,
+            output=Path(config.output),
+            tokenizer=config.tokenizer,
+            train_vocab_size=config.train_tokenizer,
+            suffixes=config.suffixes,
+            text_key=config.text_key,
+            tiktoken_encoding=config.tiktoken,
+            eos_token=config.eos_token,
+            eval_fraction=config.eval_fraction,
+            cleaning=Cleaning(
+                repair_unicode=clean.repair_unicode,
+                languages=clean.languages,
+                rule_sets=clean.rules,
+                mask_pii=clean.mask_pii,
+                thresholds=clean.thresholds,
+            ),
+            deduplication=Deduplication(**deduplicate.model_dump(exclude={"against"})),
+            against=deduplicate.against,
+            examples=config.examples,
+        )
 
     @property
     def prefix(self) -> Path:
