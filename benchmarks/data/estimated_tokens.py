@@ -1,8 +1,8 @@
 """Tokens of dropped documents: the estimate of the report beside the exact count.
 
-    python estimated_tokens.py [--corpus NAME] [--shards N] [--vocab-size N]
+    python estimated_tokens.py [--corpus NAME] [--clean RULES] [--shards N] [--vocab-size N]
 
-The documents are cleaned by gopher, c4 and fineweb in shards; the tokenizer is trained on every tenth of them.
+The documents are cleaned in shards; the tokenizer is trained on every tenth of them.
 """
 
 import argparse
@@ -11,8 +11,7 @@ from collections import Counter
 import corpora
 
 from meshwright.data.clean.cleaner import Cleaning
-from meshwright.data.clean.sample import Samples, estimate_tokens
-from meshwright.data.clean.shards import EDITED_AWAY, edited_away
+from meshwright.data.clean.sample import EDITED_AWAY, Samples, estimate_tokens
 from meshwright.data.tokenizer import train_tokenizer
 
 CORPORA = {
@@ -26,6 +25,7 @@ def main() -> None:
     """Print a line for each rule, most tokens first, and their sum."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", choices=CORPORA, default="standard library")
+    parser.add_argument("--clean", default="gopher,c4,fineweb", metavar="RULES")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--vocab-size", type=int, default=8000)
     args = parser.parse_args()
@@ -33,15 +33,15 @@ def main() -> None:
     encode = train_tokenizer(iter(texts[::10]), args.vocab_size).encode
     samples = [Samples(number, args.shards) for number in range(args.shards)]
     exact: Counter[str] = Counter()
-    clean = Cleaning(rule_sets=("gopher", "c4", "fineweb")).cleaner()
+    clean = Cleaning(rule_sets=tuple(args.clean.split(","))).cleaner()
     for number, text in enumerate(texts):
         decision = clean(text)
         shard = samples[number * args.shards // len(texts)]
         if decision.text is None:
-            shard.add(str(decision.rule), text)
+            shard.drop(str(decision.rule), text)
             exact[str(decision.rule)] += len(encode([text])[0])
         elif decision.text != text:
-            shard.add(EDITED_AWAY, edited_away(text, decision.text))
+            shard.edit(text, decision.text)
             exact[EDITED_AWAY] += len(encode([text])[0]) - len(encode([decision.text])[0])
     found = estimate_tokens((shard.as_json() for shard in samples), encode)
     for rule, tokens in exact.most_common():

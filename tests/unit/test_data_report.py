@@ -13,8 +13,14 @@ import pytest
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.clean.document import Decision
 from meshwright.data.clean.report import CleanCounts
-from meshwright.data.clean.sample import PIECE_CHARACTERS, Estimate, Samples, estimate_tokens
-from meshwright.data.clean.shards import EDITED_AWAY, edited_away
+from meshwright.data.clean.sample import (
+    EDITED_AWAY,
+    PIECE_CHARACTERS,
+    Estimate,
+    Samples,
+    edited_pieces,
+    estimate_tokens,
+)
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.report import Size as DuplicateSize
 from meshwright.data.deduplicate.settings import Deduplication
@@ -36,7 +42,7 @@ def by_character(texts: list[str]) -> list[list[int]]:
 def sampled(texts: list[str], shards: int) -> list[dict[str, Any]]:
     samples = [Samples(number, shards) for number in range(shards)]
     for number, text in enumerate(texts):
-        samples[number * shards // len(texts)].add("rule", text)
+        samples[number * shards // len(texts)].drop("rule", text)
     return [json.loads(json.dumps(sample.as_json())) for sample in samples]
 
 
@@ -55,7 +61,18 @@ def test_tokens_are_estimated_within_three_percent_whatever_the_lengths(shards: 
 
 def test_a_few_texts_are_counted_exactly() -> None:
     assert estimate_tokens(sampled(["aaa", "b", "ab" * 100], 1), by_character)["rule"] == Estimate(305, 204, 204)
-    assert edited_away("Menu\n A good line. \n\nx", "A good line.") == "Menu\nx"
+
+
+def test_tokens_of_edits_are_those_of_the_text_before_less_those_after() -> None:
+    before = "Menu\n   A good line.[1] \n\nb\n"
+    assert list(edited_pieces(before, "A good line.\nb")) == [(before, "A good line.\nb")]
+    samples = Samples(0, 1)
+    for number in range(400):
+        samples.edit(f"  {number}\n" * 300 + "aa\n" * 200 + "aa", "aa\n" * 200 + "aa")
+    estimate = estimate_tokens([json.loads(json.dumps(samples.as_json()))], by_character)[EDITED_AWAY]
+    assert estimate.characters == sum(300 * len(f"  {number}\n") for number in range(400))
+    assert estimate.tokens == pytest.approx(2 * estimate.characters, rel=0.03)
+    assert estimate.sampled < estimate.characters
 
 
 def test_inputs_are_grouped_by_what_lies_under_their_common_folder(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.clean.report import CleanCounts
-from meshwright.data.clean.sample import Estimate
-from meshwright.data.clean.shards import EDITED_AWAY
+from meshwright.data.clean.sample import EDITED_AWAY, Estimate
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.report import Size as DuplicateSize
 from meshwright.data.deduplicate.settings import Deduplication

@@ -2,14 +2,18 @@
 
 import heapq
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from meshwright.data.clean.c4 import CITATION
+
 PIECE_CHARACTERS = 1024
+LONGEST_LINE = 4 * PIECE_CHARACTERS
 MOST_PIECES = 1024
-"""Of one kind of text in all shards together; one more or less from each where there are more shards."""
+"""Of one kind of text in all shards together; one from each where there are more shards."""
 BATCH_PIECES = 1000
+EDITED_AWAY = "edited_away"
 
 
 class Sample:
@@ -19,41 +23,71 @@ class Sample:
         self._random = random.Random(seed)
         self._most = pieces
         self._number = self._characters = 0
-        self._pieces: list[tuple[float, int, str]] = []
+        self._pieces: list[tuple[float, int, str, str]] = []
 
-    def add(self, text: str) -> None:
-        """Cut a text into pieces and keep some of them in the place of others."""
-        self._characters += len(text)
-        for start in range(0, len(text), PIECE_CHARACTERS):
-            lot = self._random.random()
-            if len(self._pieces) == self._most and lot < self._pieces[0][0]:
-                continue
-            self._number += 1
-            push = heapq.heappush if len(self._pieces) < self._most else heapq.heapreplace
-            push(self._pieces, (lot, self._number, text[start : start + PIECE_CHARACTERS]))
+    def add(self, piece: str, left: str = "") -> None:
+        """Maybe keep a piece, in the place of another; ``left`` is what is left of it."""
+        self._characters += len(piece) - len(left)
+        lot = self._random.random()
+        self._number += 1
+        if len(self._pieces) < self._most:
+            heapq.heappush(self._pieces, (lot, self._number, piece, left))
+        elif lot > self._pieces[0][0]:
+            heapq.heapreplace(self._pieces, (lot, self._number, piece, left))
 
     def as_json(self) -> dict[str, Any]:
-        """``characters`` of all texts, and the ``pieces`` in text order."""
-        ordered = sorted((number, piece) for _, number, piece in self._pieces)
-        return {"characters": self._characters, "pieces": [piece for _, piece in ordered]}
+        """``characters`` taken away in all pieces, and the ``pieces`` kept with what is ``left`` of each."""
+        ordered = sorted(self._pieces, key=lambda item: item[1])
+        pieces, left = [piece for _, _, piece, _ in ordered], [left for _, _, _, left in ordered]
+        return {"characters": self._characters, "pieces": pieces, "left": left if any(left) else []}
 
 
 class Samples:
-    """A sample of each kind of text in one shard of ``shards``."""
+    """Samples of what is taken away from one shard of ``shards``: by each rule, and ``EDITED_AWAY``."""
 
     def __init__(self, shard: int, shards: int) -> None:
         self._shard, self._most = shard, max(MOST_PIECES // shards, 1)
         self._samples: dict[str, Sample] = {}
 
-    def add(self, kind: str, text: str) -> None:
-        """Add a text to the sample of its kind."""
+    def drop(self, rule: str, text: str) -> None:
+        """Add a document that a rule dropped."""
+        sample = self._of(rule)
+        for start in range(0, len(text), PIECE_CHARACTERS):
+            sample.add(text[start : start + PIECE_CHARACTERS])
+
+    def edit(self, before: str, after: str) -> None:
+        """Add a document that was edited."""
+        sample = self._of(EDITED_AWAY)
+        for piece, left in edited_pieces(before, after):
+            sample.add(piece, left)
+
+    def _of(self, kind: str) -> Sample:
         if kind not in self._samples:
             self._samples[kind] = Sample(f"{self._shard} {kind}", self._most)
-        self._samples[kind].add(text)
+        return self._samples[kind]
 
     def as_json(self) -> dict[str, Any]:
         """Samples by kind."""
         return {kind: sample.as_json() for kind, sample in self._samples.items()}
+
+
+def edited_pieces(before: str, after: str) -> Iterator[tuple[str, str]]:
+    """Some lines of a text at a time, and those of them that are left of it. Very long lines are passed over."""
+    lines_left = set(after.splitlines())
+    piece = left = ""
+    for line in before.splitlines(keepends=True):
+        if len(line) > LONGEST_LINE:
+            continue
+        piece += line
+        for form in (line.strip(), CITATION.sub("", line.strip())):
+            if form in lines_left:
+                left += f"{form}\n"
+                break
+        if len(piece) >= PIECE_CHARACTERS:
+            yield piece, left
+            piece = left = ""
+    if piece:
+        yield piece, left.removesuffix("\n")
 
 
 @dataclass(frozen=True)
@@ -64,9 +98,8 @@ class Estimate:
     characters: int = 0
     sampled: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """Whole tokens."""
-        return {**asdict(self), "tokens": round(self.tokens)}
+    def __add__(self, other: "Estimate") -> "Estimate":
+        return Estimate(self.tokens + other.tokens, self.characters + other.characters, self.sampled + other.sampled)
 
 
 def estimate_tokens(
@@ -81,17 +114,14 @@ def estimate_tokens(
     estimates: dict[str, Estimate] = {}
     for samples in shards:
         for kind, sample in samples.items():
-            pieces, characters = sample["pieces"], sample["characters"]
-            sampled = sum(map(len, pieces))
-            tokens = sum(
-                len(ids)
-                for start in range(0, len(pieces), BATCH_PIECES)
-                for ids in encode(pieces[start : start + BATCH_PIECES])
-            )
-            so_far = estimates.get(kind, Estimate())
-            estimates[kind] = Estimate(
-                so_far.tokens + tokens * characters / max(sampled, 1),
-                so_far.characters + characters,
-                so_far.sampled + sampled,
-            )
+            pieces, left, characters = sample["pieces"], sample["left"], sample["characters"]
+            sampled = sum(map(len, pieces)) - sum(map(len, left))
+            tokens = _count(pieces, encode) - _count(left, encode)
+            found = Estimate(tokens * characters / max(sampled, 1), characters, sampled)
+            estimates[kind] = estimates.get(kind, Estimate()) + found
     return estimates
+
+
+def _count(texts: list[str], encode: Callable[[list[str]], Sequence[Sequence[int]]]) -> int:
+    batches = (texts[start : start + BATCH_PIECES] for start in range(0, len(texts), BATCH_PIECES))
+    return sum(len(ids) for batch in batches for ids in encode(batch))

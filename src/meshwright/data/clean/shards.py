@@ -16,7 +16,6 @@ from meshwright.data.shards import Shard, complete_file, shard_path
 
 TEXT_KEY = "text"
 PLACE_KEY = "meshwright:place"
-EDITED_AWAY = "edited_away"
 CLEAN_COUNTS = ".json"
 # Their versions change what is kept.
 CLEAN_PACKAGES = ("spacy", "ftfy", "py3langid")
@@ -64,20 +63,14 @@ class ShardCleaner:
                 decision = self._cleaner(source.text)
                 counts.add(source, decision, group=group(source.path), examples=self.examples)
                 if decision.text is None:
-                    samples.add(str(decision.rule), source.text)
+                    samples.drop(str(decision.rule), source.text)
                     continue
                 if decision.text != source.text:
-                    samples.add(EDITED_AWAY, edited_away(source.text, decision.text))
+                    samples.edit(source.text, decision.text)
                 row = {TEXT_KEY: decision.text, PLACE_KEY: source.place()}
                 file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         _write_json(sample_path(self.directory, shard), samples.as_json())
         _write_json(counts_path(self.directory, shard), counts.as_json())
-
-
-def edited_away(before: str, after: str) -> str:
-    """The lines of a text that are no longer there."""
-    left = set(after.splitlines())
-    return "\n".join(line for line in before.splitlines() if line.strip() and line.strip() not in left)
 
 
 def _write_json(path: Path, content: Any) -> None:
