@@ -20,11 +20,11 @@ KINDS = ("exact", "near")
 MOST_WORKERS = 16
 # What is counted in the directories of the workplace, by the first word of their names.
 KEPT = {
-    "clean": ("*.json", "shards cleaned"),
+    "clean": ("??????.json", "shards cleaned"),
     "signatures": ("*.npy", "shards signed"),
     "duplicates": ("duplicates.json", "duplicates found"),
     "tokenizer": ("tokenizer.json", "tokenizer trained"),
-    "tokens": ("*.json", "shards tokenized"),
+    "tokens": ("??????.json", "shards tokenized"),
     "corpus": ("*.written", "shards written"),
 }
 

@@ -38,7 +38,7 @@ class Directories:
         Raises:
             DataError: a corpus to deduplicate against has no signatures.
         """
-        about_tokens: list[object] = [request.eval_fraction, request.train_vocab_size]
+        about_tokens: list[object] = [request.eval_fraction, request.train_vocab_size, *map(str, request.inputs)]
         if tokenizer is not None:
             about_tokens += [tokenizer.fingerprint(), tokenizer.eos_token]
         before = [file_state(kept_keys(prefix, request.deduplication)) for prefix in request.corpora_before]
@@ -48,8 +48,8 @@ class Directories:
         signatures = next_key(clean, asdict(request.deduplication), SIGNATURE_PACKAGES)
         duplicates = next_key(signatures, [before, request.examples])
         tokens = next_key(duplicates, about_tokens, TOKEN_PACKAGES)
-        corpus = next_key(tokens, [str(item) for item in request.inputs])
-        keys = (clean, signatures, duplicates, tokens, tokens, corpus)
+        # Writing uses up the tokens: whoever finds those of a request must find what has become of them, too.
+        keys = (clean, signatures, duplicates, tokens, tokens, tokens)
         names = ("clean", "signatures", "duplicates", "tokenizer", "tokens", "corpus")
         return cls(*(workplace / f"{name}-{key}" for name, key in zip(names, keys, strict=True)))
 
