@@ -125,3 +125,11 @@ def test_packages_that_are_not_installed_are_told_of(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DataError, match=rf"{name}: .* need another package: pip install 'meshwright\[data\]'"):
         list(read_documents([tmp_path / name], text_key="text", tally=Tally()))
+
+
+def test_the_package_for_lines_is_told_of_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}')
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    jsonl._decoder.cache_clear()
+    with pytest.raises(DataError, match=r"the package `msgspec` is not installed: pip install 'meshwright\[train\]'"):
+        list(read_documents([tmp_path / "a.jsonl"], text_key="text", tally=Tally()))

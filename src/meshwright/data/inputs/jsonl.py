@@ -98,8 +98,10 @@ def _lines(found: Iterator[bytes], part: Part, at: int, *, within: bool) -> Iter
 @cache
 def _decoder(text_key: str) -> Any:
     """Reads the text of a line and steps over all else; raises ValueError for what needs ``_exact``."""
-    import msgspec
-
+    try:
+        import msgspec
+    except ImportError:
+        raise DataError("the package `msgspec` is not installed: pip install 'meshwright[train]'") from None
     row = msgspec.defstruct("Row", [("text", str, msgspec.field(name=text_key))], gc=False)
     return msgspec.json.Decoder(row).decode
 
