@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,11 @@ def test_other_settings_do_not_go_on_from_old_shards(source: Path, tokenizer: Pa
     ):
         prepare([source], output, tokenizer=tokenizer, eval_fraction=1 - 1e-9, cleaning=CLEANING)
     assert len(list(workplace_path(output).glob("clean-*"))) == 1
+    lenient = replace(CLEANING, thresholds={"c4.min_sentences": 1, "c4.min_line_words": 1})
+    with pytest.raises(
+        DataError, match=r"no document is left for training: 1 empty, 0 too_long, 29 c4\.curly_bracket, 31 held"
+    ):
+        prepare([source], output, tokenizer=tokenizer, eval_fraction=1 - 1e-9, cleaning=lenient)
     record = prepare([source], output, tokenizer=tokenizer, cleaning=Cleaning(mask_pii=True))
     assert record.dropped == {"empty": 1, "too_long": 0}
     assert not workplace_path(output).exists()
