@@ -22,7 +22,7 @@ class HandSet:
     def __init__(self, state, entries):
         self.state, self.entries = state, entries
 
-    def forward_backward(self, tokens, labels, weight):
+    def forward_backward(self, *_inputs):
         for name, parameter in self.state.optimizer.parameters.items():
             parameter.grad = torch.zeros_like(parameter)
             for index, value in self.entries.get(name, {}).items():
@@ -126,8 +126,8 @@ class Overflowing:
     def __init__(self, executor, parameters, rank):
         self.executor, self.parameters, self.rank, self.calls = executor, parameters, rank, 0
 
-    def forward_backward(self, tokens, labels, weight):
-        loss = self.executor.forward_backward(tokens, labels, weight)
+    def forward_backward(self, *inputs):
+        loss = self.executor.forward_backward(*inputs)
         self.calls += 1
         if self.calls == 2 and torch.distributed.get_rank() == self.rank:
             local(next(iter(self.parameters.values())).grad).flatten()[0] = torch.inf
