@@ -227,6 +227,7 @@ def test_page_shows_hostile_documents_as_they_are() -> None:
     for said in ("gopher.min_words\xa0=\xa020", "2 of 6 documents kept", "<mark>three</mark>", "&lt;2&gt;.txt, byte 9"):
         assert said in page
     assert "e-mail addresses replaced" in page
+    assert '<td class="left">clean.thresholds: gopher.min_words</td><td class="left">20; published: 50</td>' in page
 
 
 def test_numbers_are_short() -> None:

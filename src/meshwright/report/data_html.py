@@ -36,7 +36,7 @@ def data_page(report: Report) -> str:
         heading=f"{kept['documents']:,} of {read['documents']:,} documents kept: {short(kept['tokens'])} tokens",
         asked=f"{inputs}: {count(report['files'], 'file')}",
         sections=sections,
-        footer=visible(" ".join(["Tokens of what was not kept are estimates.", *report["notes"]])),
+        footer=visible(" ".join(["Tokens after ~ are estimates.", *report["notes"]])),
     )
 
 
@@ -102,29 +102,38 @@ def _duplicates(report: Report) -> str:
 
 def _settings(report: Report) -> str:
     rows = [*_asked(report), *((f"version of {name}", version) for name, version in report["versions"].items())]
-    changed = ""
-    if report["cleaning"]:
-        used = report["cleaning"]["thresholds"]
-        lines = [
-            (name, f"{value:g}", f"{THRESHOLDS[name].default:g}" if value != THRESHOLDS[name].default else "")
-            for name, value in used.items()
-        ]
-        body = table(("threshold", "value", "published"), lines, {0: "left"})
-        changed = f"<details><summary>All {len(lines)} thresholds</summary>{body}</details>" if lines else ""
-    return f"<section><h2>Settings</h2>{table(('', ''), rows, {0: 'left', 1: 'left'})}{changed}</section>"
+    used: Mapping[str, float] = report["cleaning"]["thresholds"] if report["cleaning"] else {}
+    return (
+        f"<section><h2>Settings</h2>{table(('', ''), rows, {0: 'left', 1: 'left'})}"
+        f"{_thresholds(used) if used else ''}</section>"
+    )
+
+
+def _thresholds(used: Mapping[str, float]) -> str:
+    rows = [(name, f"{value:g}", f"{THRESHOLDS[name].default:g}") for name, value in used.items()]
+    body = table(("threshold", "value", "published"), rows, {0: "left"})
+    return f"<details><summary>All {len(rows)} thresholds</summary>{body}</details>"
 
 
 def _asked(report: Report) -> Iterator[Sequence[str]]:
+    """Settings by the keys of the config file."""
     cleaning, deduplication = report["cleaning"], report["deduplication"]
     if cleaning:
-        yield "clean", ", ".join(cleaning["rule_sets"]) or "-"
-        yield "language", ", ".join(cleaning["languages"]) or "-"
-        yield "repair_unicode", str(cleaning["repair_unicode"]).lower()
-        yield "mask_pii", str(cleaning["mask_pii"]).lower()
+        yield "clean.repair_unicode", _word(cleaning["repair_unicode"])
+        yield "clean.languages", ", ".join(cleaning["languages"]) or "-"
+        yield "clean.rules", ", ".join(cleaning["rule_sets"]) or "-"
+        yield "clean.mask_pii", _word(cleaning["mask_pii"])
+        for name, value in cleaning["thresholds"].items():
+            if value != (published := THRESHOLDS[name].default):
+                yield f"clean.thresholds: {name}", f"{value:g}; published: {published:g}"
     if deduplication:
-        yield from ((name, str(value).lower()) for name, value in deduplication.items() if name != "found")
-    yield "vocab_size", f"{report['vocab_size']:,}"
+        yield from ((f"deduplicate.{name}", _word(value)) for name, value in deduplication.items() if name != "found")
     yield "eval_fraction", f"{report['eval_fraction']:g}"
+    yield "size of the vocabulary", f"{report['vocab_size']:,}"
+
+
+def _word(value: object) -> str:
+    return str(value).lower()
 
 
 def _seconds(stages: Mapping[str, float]) -> str:
