@@ -202,7 +202,8 @@ def test_settings_out_of_range() -> None:
     assert NEAR.threshold == pytest.approx((1 / 14) ** (1 / 8))
 
 
-def test_ranges_of_keys_find_the_same_pairs(tmp_path: Path) -> None:
+def test_ranges_of_keys_find_the_same_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.data.deduplicate.compare.READ_DOCUMENTS", 7)
     shards = write(tmp_path / "in", [prose(number % 20) for number in range(60)], shards=2)
     sign = Signer(BOTH, READER, tmp_path)
     for shard in shards:

@@ -24,6 +24,8 @@ PAIRS = ".pairs.npy"
 KEY_BITS = 64
 # Keys compared at a time: some 40 bytes each.
 RANGE_DOCUMENTS = 1 << 26
+# Keys read at a time, of which a range leaves a part: an earlier corpus is one file, however large.
+READ_DOCUMENTS = 1 << 22
 
 
 def pairs_path(directory: Path, comparison: Shard) -> Path:
@@ -82,16 +84,18 @@ class Comparer:
 
     def _range(self, files: Sequence[Path], rows: slice, number: int) -> tuple[UInt64s, Int64s]:
         """Keys in a range, uint64 [rows, keys], and the numbers of their documents."""
-        keys: list[UInt64s] = []
-        documents: list[Int64s] = []
+        keys: list[UInt64s] = [np.empty((rows.stop - rows.start, 0), np.uint64)]
+        documents: list[Int64s] = [np.empty(0, np.int64)]
         before = 0
         for path in files:
-            columns = np.array(open_rows(path)[rows])
-            ours = columns[0] != NO_KEY
-            if self.ranges > 1:
-                ours &= columns[0] >> np.uint64(KEY_BITS + 1 - self.ranges.bit_length()) == number
-            keys.append(columns[:, ours])
-            documents.append(np.flatnonzero(ours) + before)
+            columns = open_rows(path)[rows]
+            for start in range(0, columns.shape[1], READ_DOCUMENTS):
+                part = np.array(columns[:, start : start + READ_DOCUMENTS])
+                ours = part[0] != NO_KEY
+                if self.ranges > 1:
+                    ours &= part[0] >> np.uint64(KEY_BITS + 1 - self.ranges.bit_length()) == number
+                keys.append(part[:, ours])
+                documents.append(np.flatnonzero(ours) + (before + start))
             before += columns.shape[1]
         return np.concatenate(keys, axis=1), np.concatenate(documents)
 
