@@ -91,7 +91,7 @@ def test_special_tokens_are_ordinary_text_and_are_shown(models: dict[str, bytes]
     tokenizer = TextTokenizer(models["llama2"], source="x.model")
     (ids,) = tokenizer.encode(["say </s> and <s>"])
     assert {tokenizer.eos_id, 1}.isdisjoint(ids)
-    assert tokenizer.decode([*ids, tokenizer.eos_id, *tokenizer.encode(["next"])[0]]) == "say </s> and <s></s>next"
+    assert tokenizer.decode([*ids, tokenizer.eos_id, 700, *tokenizer.encode(["next"])[0]]) == "say </s> and <s></s>next"
 
 
 def test_a_model_travels_to_other_processes(models: dict[str, bytes]) -> None:

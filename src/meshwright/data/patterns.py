@@ -36,6 +36,10 @@ class Encoding:
     end: str
 
 
+def _gpt4(numbers: str) -> str:
+    return rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{SPACES}"
+
+
 def _llama3_specials() -> tuple[tuple[str, int], ...]:
     named = {
         0: "<|begin_of_text|>",
@@ -61,7 +65,7 @@ ENCODINGS = {
         "<|endoftext|>",
     ),
     "cl100k": Encoding(
-        CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES,
+        _gpt4(r"\p{N}{1,3}"),
         (
             ("<|endoftext|>", 1),
             ("<|fim_prefix|>", 2),
@@ -79,12 +83,12 @@ ENCODINGS = {
         "<|endoftext|>",
     ),
     "llama3": Encoding(
-        CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES,
+        _gpt4(r"\p{N}{1,3}"),
         _llama3_specials(),
         "<|end_of_text|>",
     ),
     "qwen": Encoding(
-        CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES,
+        _gpt4(r"\p{N}"),
         _qwen_specials(),
         "<|endoftext|>",
     ),

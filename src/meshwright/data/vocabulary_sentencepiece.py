@@ -73,9 +73,9 @@ class SentencePieceVocabulary:
         return [self._processor.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; special tokens are shown."""
+        """Text of ids; special tokens are shown, ids outside the vocabulary are passed over."""
         text = ""
-        for special, group in groupby(ids, self._is_special):
+        for special, group in groupby((number for number in ids if number < self.size), self._is_special):
             run = list(group)
             text += "".join(map(self._processor.id_to_piece, run)) if special else self._processor.decode(run)
         return text
