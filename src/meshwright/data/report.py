@@ -18,7 +18,7 @@ from meshwright.data.stage_keys import version
 
 FORMAT = "meshwright-data-report"
 REPORT_SUFFIX = ".report.json"
-PACKAGES = ("meshwright", "tokenizers", "spacy", "ftfy", "py3langid")
+PACKAGES = ("meshwright", "tokenizers", "tiktoken", "sentencepiece", "spacy", "ftfy", "py3langid", "xxhash")
 
 
 @dataclass(frozen=True)

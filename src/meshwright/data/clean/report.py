@@ -132,11 +132,6 @@ class CleanCounts:
     def _group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group())
 
-    @property
-    def empty(self) -> int:
-        """Documents of white space only."""
-        return self.tally.empty
-
     def merge(self, other: Self, examples: int) -> None:
         """Add the counts of what comes after; the first ``examples`` of each rule stay."""
         self.read.merge(other.read)
