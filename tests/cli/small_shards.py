@@ -46,7 +46,7 @@ def _command(words: list[str], log: Path, most_bytes: int) -> None:
     from meshwright.cli import main
     from meshwright.data import shards
 
-    shards.SHARD_BYTES = SHARD_BYTES
+    shards.SHARD_BYTES = shards.LARGE_SHARD_BYTES = SHARD_BYTES
     with open(f"{log}.out", "w") as out, open(f"{log}.err", "w") as err:
         if most_bytes:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))

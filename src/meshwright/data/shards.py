@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 from meshwright.data.corpus import Part, parts_of
 
-SHARD_BYTES = 16 << 20
-MOST_SHARDS = 10_000
+# Small enough for all cores to have some of a small corpus; large enough for few files where there is much.
+SHARD_BYTES, LARGE_SHARD_BYTES = 4 << 20, 16 << 20
+ENOUGH_SHARDS, MOST_SHARDS = 256, 10_000
 PARTIAL = ".partial"
 
 
@@ -25,13 +26,12 @@ class Shard:
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:
-    """Inputs in shards of ``SHARD_BYTES`` or, where that would be over ``MOST_SHARDS``, of more (see ``parts_of``).
+    """Inputs in shards of about ``shard_bytes``, as far as their formats can be cut (see ``parts_of``).
 
     Raises:
         DataError: a file cannot be read.
     """
-    sizes = [path.stat().st_size for path in files]
-    step = max(SHARD_BYTES, sum(sizes) // MOST_SHARDS)
+    step = shard_bytes(sum(path.stat().st_size for path in files))
     shards: list[Shard] = []
     parts: list[Part] = []
     size = 0
@@ -45,6 +45,11 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
     if parts:
         shards.append(Shard(len(shards), tuple(parts), size))
     return shards
+
+
+def shard_bytes(total: int) -> int:
+    """Size of the shards of so many bytes of inputs."""
+    return max(SHARD_BYTES, min(total // ENOUGH_SHARDS, LARGE_SHARD_BYTES), total // MOST_SHARDS)
 
 
 def shard_path(directory: Path, shard: Shard, suffix: str) -> Path:

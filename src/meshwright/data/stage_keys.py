@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.data import shards
+from meshwright.data.shards import shard_bytes
 
 
 def inputs_key(files: Sequence[Path], text_key: str) -> str:
     """Key of the inputs: paths, sizes and times of change, and how they are cut into shards."""
     states = [file_state(path) for path in files]
-    return next_key("", [text_key, shards.SHARD_BYTES, shards.MOST_SHARDS, states], ["meshwright"])
+    return next_key("", [text_key, shard_bytes(sum(size for _, size, _ in states)), states], ["meshwright"])
 
 
 def file_state(path: Path) -> tuple[str, int, int]:
