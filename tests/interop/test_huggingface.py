@@ -1,10 +1,12 @@
 """Checkpoints to Hugging Face folders and back: B-20 and B-04."""
 
+import io
 import json
 import weakref
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import yaml
 
 torch = pytest.importorskip("torch")
@@ -18,7 +20,7 @@ from meshwright.checkpoint.huggingface import HuggingFaceWeights  # noqa: E402
 from meshwright.checkpoint.huggingface_export import PaddedReader  # noqa: E402
 from meshwright.checkpoint.safetensors_file import Entry, SafetensorsFile, shards, write_safetensors  # noqa: E402
 from meshwright.cli import main  # noqa: E402
-from meshwright.data.tokenizer import train_tokenizer  # noqa: E402
+from meshwright.data.tokenizer import load_tokenizer, train_tokenizer  # noqa: E402
 from meshwright.model.decoder import Decoder  # noqa: E402
 from meshwright.model.families import FAMILIES  # noqa: E402
 from meshwright.model.init import fill_weights  # noqa: E402
@@ -148,6 +150,29 @@ def test_the_tokenizer_comes_along_and_transformers_uses_it(tmp_path: Path) -> N
     text = "the number six, and more"
     assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode([text])[0]
     assert theirs.eos_token_id == tokenizer.eos_id == load_theirs(tmp_path / "hf").config.eos_token_id
+
+
+def test_a_sentencepiece_model_comes_along_and_transformers_reads_it_alike(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the number seven follows the number six", "a b  c"] * 50),
+        model_writer=model,
+        model_type="bpe",
+        byte_fallback=True,
+        vocab_size=310,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+        num_threads=1,
+    )
+    (tmp_path / "corpus.tokenizer.model").write_bytes(model.getvalue())
+    checkpoint, _ = save_model(tmp_path / "run", {}, tokenizer=tmp_path / "corpus.tokenizer.model")
+    export_model(checkpoint, tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    ours = load_tokenizer(tmp_path / "hf")
+    for text in ("the number six,  and more", "caf\u00e9 \U0001f600\n\n\t1234 "):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode([text])[0]
+    assert theirs.eos_token_id == ours.eos_id == load_theirs(tmp_path / "hf").config.eos_token_id
 
 
 def test_a_model_of_transformers_is_read_as_it_is(tmp_path: Path) -> None:
