@@ -167,7 +167,9 @@ class DatasetConfig(Section):
     align_documents: bool = entry(
         False, "Cut no document that fits into a sample; the rest of each sample is unsupervised padding."
     )
-    tokenizer: Word | None = entry(None, "The tokenizer.json or sentencepiece model that made the data; used by generate and eval.")
+    tokenizer: Word | None = entry(
+        None, "The tokenizer.json or sentencepiece model that made the data; used by generate and eval."
+    )
     num_parallel_workers: Natural = entry(0, "Loader processes per data rank; 0 loads in the training process.")
     prefetch_size: Count = entry(2, "Batches that each loader process prepares ahead.")
     timeout_s: Positive = entry(300.0, "Seconds that a step waits for data before the run fails and tells who hangs.")
