@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_shards import SHARD_BYTES, start
 
-from meshwright.data import pool, shards
+from meshwright.data import shards, stages
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.finish_stage import OUTPUTS
@@ -62,9 +62,9 @@ def die(*ignored: object) -> None:
 
 
 def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int, workers: int) -> None:
-    """Prepare a corpus up to the COUNT-th file that matches and gets its name, copy of bytes, or result of a shard."""
+    """Prepare a corpus up to the COUNT-th file that matches and gets its name, copy of bytes, or step of progress."""
     left = [count]
-    replace, copy, following = os.replace, os.copy_file_range, pool.OrderedMap.__next__
+    replace, copy, update = os.replace, os.copy_file_range, stages.Progress.update
 
     def replace_or_die(old: str | Path, new: str | Path) -> None:
         hit = fnmatch.fnmatch(str(new), pattern)
@@ -82,11 +82,11 @@ def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int
             die()
         return copy(source, target, size, *offsets)
 
-    def next_or_die(results: pool.OrderedMap) -> object:
+    def update_or_die(progress: stages.Progress, *done: int) -> None:
         left[0] -= 1
         if left[0] == 0:
             die()
-        return following(results)
+        update(progress, *done)
 
     shards.SHARD_BYTES = SHARD_BYTES
     if event in ("before", "after"):
@@ -94,7 +94,7 @@ def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int
     elif event == "copying":
         os.copy_file_range = copy_or_die
     else:
-        pool.OrderedMap.__next__ = next_or_die
+        stages.Progress.update = update_or_die
     prepare([source], output, workers=workers, **SETTINGS)
 
 
@@ -114,8 +114,8 @@ def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int
         ("before", "*/out.idx", 1, 0),
         ("before", "*/out.json", 1, 0),
         ("after", "*/out.json", 1, 0),
-        ("results", "", 2, 2),
-        ("results", "", 13, 2),
+        ("progress", "", 3, 2),
+        ("progress", "", 15, 2),
     ],
 )
 def test_killed_in_any_stage_and_gone_on(

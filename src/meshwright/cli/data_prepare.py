@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from meshwright.data.prepare import TaskReport
     from meshwright.data.record import CorpusRecord
     from meshwright.data.request import Request
+    from meshwright.data.stages import Task
 
 CONFIG_SUFFIXES = (".yaml", ".yml")
 KINDS = ("exact", "near")
@@ -177,10 +179,8 @@ def _kept(prefix: Path) -> str:
     return f"kept in {workplace}: {', '.join(found)}" if found else ""
 
 
-def _print_task(task: object, report: "TaskReport", as_json: bool) -> None:
+def _print_task(task: "Task", report: "TaskReport", as_json: bool) -> None:
     if as_json:
-        from dataclasses import asdict
-
         print(json.dumps({"task": str(task), **asdict(report)}, indent=2))
         return
     if report.stage:

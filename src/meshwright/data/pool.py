@@ -8,7 +8,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -84,6 +84,20 @@ class OrderedMap(Generic[Task, Result]):
             raise
         self._top_up()
         return result
+
+    def completed(self) -> Iterator[Result]:
+        """Results as they come, in any order, so that one that takes long keeps no worker waiting.
+
+        Raises:
+            DataWorkerError: as when asked for in order.
+        """
+        self._top_up()
+        while self._pending:
+            done, _ = wait([future for future, _ in self._pending], return_when=FIRST_COMPLETED)
+            self._pending = deque(entry for entry in self._pending if entry[0] not in done)
+            results = [future.result() for future in done]
+            self._top_up()
+            yield from results
 
     def close(self) -> None:
         """End workers and threads; may be called twice."""

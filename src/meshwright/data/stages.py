@@ -108,7 +108,7 @@ class ShardStage:
         with results, Progress(self.title, total, pieces=f"of {len(mine)} shards", show=show_progress) as progress:
             progress.update(size, done)
             try:
-                for shard_size in results:
+                for shard_size in results.completed():
                     size, done = size + shard_size, done + 1
                     progress.update(size, done)
             except DataWorkerError as error:
