@@ -40,3 +40,11 @@ class Noting:
     def batch(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         (self.folder / str(samples[0])).touch()
         return samples[:, None], samples[:, None]
+
+
+def wait_until_there(path: Path) -> str:
+    """The name of a file once it is there, for 30 s at most."""
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return path.name

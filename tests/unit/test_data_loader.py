@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from loader_sources import Failing, Noting
+from loader_sources import Failing, Noting, wait_until_there
 from meshwright.data import pool, worker_process
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError, DataWorkerError
@@ -130,6 +130,18 @@ def test_prefetch_reads_ahead_and_no_further(prefix: Path) -> None:
         for expected in (4, 5):
             wait_for(seen, expected)
             next(calls)
+
+
+def test_results_in_any_order_do_not_wait_for_a_slow_one(tmp_path: Path) -> None:
+    slow, *others = (tmp_path / name for name in ("slow", "a", "b", "c", "d", "e", "f"))
+    for path in others:
+        path.touch()
+    calls = OrderedMap(wait_until_there, [slow, *others], workers=2, ahead=3, name=str, finish=lambda name: name)
+    with calls:
+        results = calls.completed()
+        assert sorted(next(results) for _ in others) == [path.name for path in others]
+        slow.touch()
+        assert list(results) == ["slow"]
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(0, 3), (2, 6)])
