@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from meshwright.config.corpus import load_corpus_config
 from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.inspect import inspect_corpus
@@ -224,3 +225,15 @@ def test_options_and_functions_have_the_same_defaults() -> None:
     parameters = inspect.signature(prepare).parameters
     for field in dataclasses.fields(Request):
         assert field.name in given or parameters[field.name].default == field.default
+
+
+def test_what_an_earlier_corpus_has_is_left_out(texts: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    settings = {"tokenizer": tokenizer_file, "eval_fraction": 0, "deduplication": Deduplication(exact=True)}
+    prepare([texts], tmp_path / "a", **settings)
+    (tmp_path / "new.txt").write_text("a new fox")
+    record = prepare([texts, tmp_path / "new.txt"], tmp_path / "b", against=[tmp_path / "a.bin"], **settings)
+    assert (record.train.documents, record.dropped["exact_duplicate"]) == (1, 300)
+    with pytest.raises(DataError, match="--against needs --deduplicate"):
+        prepare([texts], tmp_path / "c", tokenizer=tokenizer_file, against=[tmp_path / "a"])
+    with pytest.raises(DataError, match=r"none\.signatures\.json: no such file"):
+        prepare([texts], tmp_path / "c", against=[tmp_path / "none"], **settings)
