@@ -22,8 +22,8 @@ from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.rows import row_count
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.sign import keys_path
-from meshwright.data.documents import Reader
-from meshwright.data.shards import Shard
+from meshwright.data.preparation.documents import Reader
+from meshwright.data.preparation.shards import Shard
 
 SETTINGS = Deduplication(exact=True, near=True)
 SHARD_DOCUMENTS = 100_000

@@ -11,8 +11,8 @@ from meshwright.data.corpus import Tally, find_files
 from meshwright.data.deduplicate.find import Finder
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.sign import Signer
-from meshwright.data.documents import Documents, Reader, rewritten
-from meshwright.data.shards import Shard, plan_shards, shard_path
+from meshwright.data.preparation.documents import Documents, Reader, rewritten
+from meshwright.data.preparation.shards import Shard, plan_shards, shard_path
 
 SETTINGS = Deduplication(exact=True, near=True)
 

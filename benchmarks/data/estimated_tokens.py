@@ -12,7 +12,7 @@ import corpora
 
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.clean.sample import EDITED_AWAY, Samples, estimate_tokens
-from meshwright.data.tokenizer import train_tokenizer
+from meshwright.data.vocabulary.tokenizer import train_tokenizer
 
 CORPORA = {
     "standard library": corpora.standard_library,

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from meshwright.data.dataset import TokenDataset
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loader import build_loader
 
 VOCAB, DOCUMENTS = 50_000, 40_000

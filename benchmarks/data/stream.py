@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 
 HERE = Path(__file__).parent
 VOCAB = 50_000

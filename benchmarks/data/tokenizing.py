@@ -25,7 +25,7 @@ from typing import Any
 from corpora import generated, standard_library
 
 from meshwright.data.indexed import IndexedDataset
-from meshwright.data.tokenizer import load_tokenizer, train_tokenizer
+from meshwright.data.vocabulary.tokenizer import load_tokenizer, train_tokenizer
 
 HERE = Path(__file__).parent
 TRAINED_ON = 20_000

@@ -18,7 +18,7 @@ from shapes import SHAPES, Shape
 from summary import summarise, table
 from tools import VARIANTS, Setting, Variant, WorkerFailed, matmul_peak, measure
 
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -11,7 +11,9 @@ from typing import Any
 
 SHARD_BYTES = 2000
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["meshwright.cli.data_prepare", "meshwright.config.corpus", "meshwright.data.prepare"])
+SERVER.set_forkserver_preload(
+    ["meshwright.cli.data_prepare", "meshwright.config.corpus", "meshwright.data.preparation.prepare"]
+)
 
 Process = multiprocessing.context.ForkServerProcess
 
@@ -44,7 +46,7 @@ def finished_command(process: Process, log: Path) -> subprocess.CompletedProcess
 
 def _command(words: list[str], log: Path, most_bytes: int) -> None:
     from meshwright.cli import main
-    from meshwright.data import shards
+    from meshwright.data.preparation import shards
 
     shards.SHARD_BYTES = shards.LARGE_SHARD_BYTES = SHARD_BYTES
     with open(f"{log}.out", "w") as out, open(f"{log}.err", "w") as err:

@@ -13,7 +13,7 @@ from test_launch_train import CONFIG, LIMIT, losses
 
 from meshwright.checkpoint.locate import Found, find_latest
 from meshwright.checkpoint.manifest import verify
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 
 COMMAND = (
     "meshwright",

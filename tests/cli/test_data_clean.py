@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.data import shards
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.clean.shards import ShardCleaner
 from meshwright.data.corpus import Part, Tally, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
-from meshwright.data.prepare import OUTPUTS, prepare
-from meshwright.data.shards import Shard, plan_shards
-from meshwright.data.tokenizer import load_tokenizer, train_tokenizer
-from meshwright.data.workplace import workplace_path
+from meshwright.data.preparation import shards
+from meshwright.data.preparation.prepare import OUTPUTS, prepare
+from meshwright.data.preparation.shards import Shard, plan_shards
+from meshwright.data.preparation.workplace import workplace_path
+from meshwright.data.vocabulary.tokenizer import load_tokenizer, train_tokenizer
 
 GOOD = "Number {} of these letters is for the people that have to walk with care. It has a second line. "
 CLEANING = Cleaning(rule_sets=("c4",))
@@ -26,9 +26,9 @@ CLEANING = Cleaning(rule_sets=("c4",))
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from meshwright.data import shards
+from meshwright.data.preparation import shards
 from meshwright.data.clean.cleaner import Cleaning
-from meshwright.data.prepare import prepare
+from meshwright.data.preparation.prepare import prepare
 
 def replace(source, target, left=[int(sys.argv[4])]):
     left[0] -= 1

@@ -18,8 +18,8 @@ from meshwright.cli import main
 from meshwright.data.corpus import Tally, find_files, read_documents, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import plain
-from meshwright.data.shards import plan_shards
-from meshwright.data.tokenizer import train_tokenizer
+from meshwright.data.preparation.shards import plan_shards
+from meshwright.data.vocabulary.tokenizer import train_tokenizer
 
 PAGE = ROOT / "docs" / "data-files.md"
 ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| [^|]+ \| (?P<code>\d) \| (?P<outcome>.+) \|$", re.MULTILINE)
@@ -102,7 +102,7 @@ def test_texts_and_rows_are_the_same_however_files_are_cut(tmp_path: Path, monke
         (tmp_path / name).write_text(text, "utf-8", newline="")
         files, whole = [tmp_path / name], None
         for size in (1, 1000, 2500, 10**6):
-            monkeypatch.setattr("meshwright.data.shards.SHARD_BYTES", size)
+            monkeypatch.setattr("meshwright.data.preparation.shards.SHARD_BYTES", size)
             parts = [piece for shard in plan_shards(files) for piece in shard.parts]
             found = list(read_parts(parts, text_key="text", tally=Tally()))
             assert whole in (None, found)
@@ -133,7 +133,7 @@ def test_tables_are_cut_between_groups_of_rows(tmp_path: Path, monkeypatch: pyte
     for path in (tmp_path / "rows.parquet", tmp_path / "rows.arrow"):
         nasty_files.write_rows(path)
         for size, count in ((10**6, 1), (1, 3)):
-            monkeypatch.setattr("meshwright.data.shards.SHARD_BYTES", size)
+            monkeypatch.setattr("meshwright.data.preparation.shards.SHARD_BYTES", size)
             shards = plan_shards([path])
             assert len(shards) == count
             assert sum(shard.size for shard in shards) == pytest.approx(path.stat().st_size, rel=0.2)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from small_shards import SHARD_BYTES, start
 
-from meshwright.data import shards, stages
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.deduplicate.settings import Deduplication
-from meshwright.data.finish_stage import OUTPUTS
-from meshwright.data.prepare import prepare
-from meshwright.data.workplace import workplace_path
+from meshwright.data.preparation import shards, stages
+from meshwright.data.preparation.finish_stage import OUTPUTS
+from meshwright.data.preparation.prepare import prepare
+from meshwright.data.preparation.workplace import workplace_path
 
 GOOD = "Number {} of these letters is for the people that have to walk with care. It has a second line. "
 SETTINGS = {

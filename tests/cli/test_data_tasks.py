@@ -12,7 +12,7 @@ import pytest
 from small_shards import finished_command, run_command, start_command
 
 from meshwright.data.errors import DataError
-from meshwright.data.stages import Task
+from meshwright.data.preparation.stages import Task
 
 GOOD = "Number {} of these letters is for the people that have to walk with care. It has a second line. "
 

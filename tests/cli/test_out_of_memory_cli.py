@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 
 CONFIG = """
 output_dir: run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from meshwright.data.dataset import IGNORED, TokenDataset
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.parallel.devices import KINDS
 from meshwright.train.evaluate import Evaluation, evaluate
 from meshwright.train.generate import generate

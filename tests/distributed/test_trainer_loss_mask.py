@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.data.indexed import IndexedDataset, IndexedWriter
+from meshwright.data.indexed import IndexedDataset
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loss_mask import IGNORED, MaskWriter
 from ranks import run_ranks
 from trainer_runs import SEQ_LENGTH, VOCAB, by_step, global_samples, metrics, ranks_of, train, write_config

@@ -20,7 +20,7 @@ from torch import Tensor
 from meshwright.config.load import load_config
 from meshwright.config.run import resolve
 from meshwright.data.dataset import TokenDataset
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loader import Batch
 from meshwright.data.order import Int64s, SampleOrder
 from meshwright.parallel.devices import KINDS

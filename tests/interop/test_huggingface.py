@@ -20,7 +20,7 @@ from meshwright.checkpoint.huggingface import HuggingFaceWeights  # noqa: E402
 from meshwright.checkpoint.huggingface_export import PaddedReader  # noqa: E402
 from meshwright.checkpoint.safetensors_file import Entry, SafetensorsFile, shards, write_safetensors  # noqa: E402
 from meshwright.cli import main  # noqa: E402
-from meshwright.data.tokenizer import load_tokenizer, train_tokenizer  # noqa: E402
+from meshwright.data.vocabulary.tokenizer import load_tokenizer, train_tokenizer  # noqa: E402
 from meshwright.model.decoder import Decoder  # noqa: E402
 from meshwright.model.families import FAMILIES  # noqa: E402
 from meshwright.model.init import fill_weights  # noqa: E402
@@ -265,7 +265,7 @@ def test_training_refuses_weights_of_another_model_before_it_starts(
 
 
 def corpus(folder: Path) -> Path:
-    from meshwright.data.indexed import IndexedWriter
+    from meshwright.data.indexed_writer import IndexedWriter
 
     with IndexedWriter(folder / "corpus", vocab_size=503) as writer:
         writer.add_document(torch.arange(2000).numpy() % 503)

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from meshwright.data.dataset import TokenDataset
-from meshwright.data.indexed import IndexedDataset, IndexedWriter, bin_path, idx_path
-from meshwright.data.rank_file import convert
-from meshwright.data.tokenizer import EOS_TOKEN, load_tokenizer, train_tokenizer
+from meshwright.data.indexed import IndexedDataset
+from meshwright.data.indexed_format import bin_path, idx_path
+from meshwright.data.indexed_writer import IndexedWriter
+from meshwright.data.vocabulary.rank_file import convert
+from meshwright.data.vocabulary.tokenizer import EOS_TOKEN, load_tokenizer, train_tokenizer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of packages for GPUs that it does not find

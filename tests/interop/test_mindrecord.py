@@ -18,8 +18,8 @@ from meshwright.data.corpus import find_files
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
-from meshwright.data.mindrecord import open_mindrecord
-from meshwright.data.mindrecord_import import import_mindrecord
+from meshwright.data.mindrecord.convert import import_mindrecord
+from meshwright.data.mindrecord.files import open_mindrecord
 from meshwright.data.own_labels import open_mask
 
 EXPECTED: dict[str, list[dict[str, Any]]] = {

@@ -9,7 +9,7 @@ import pytest
 from meshwright.data.blend import UNITS, BlendedDataset, BlendedOrder, blend
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loader import build_loader
 
 SEQ = 4

@@ -9,7 +9,8 @@ import pytest
 
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import CODE_OF_DTYPE, HEADER, MAGIC, IndexedWriter
+from meshwright.data.indexed_format import CODE_OF_DTYPE, HEADER, MAGIC
+from meshwright.data.indexed_writer import IndexedWriter
 
 
 def corpus(prefix: Path, tokens: np.ndarray, vocab_size: int = 1000) -> Path:

@@ -23,10 +23,10 @@ from meshwright.data.deduplicate.rows import row_count
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.shingles import Shingler
 from meshwright.data.deduplicate.sign import Signer, keys_path
-from meshwright.data.documents import Reader, rewritten
 from meshwright.data.errors import DataError
-from meshwright.data.input_groups import group_inputs
-from meshwright.data.shards import Shard
+from meshwright.data.preparation.documents import Reader, rewritten
+from meshwright.data.preparation.input_groups import group_inputs
+from meshwright.data.preparation.shards import Shard
 
 ROOT = Path(__file__).parents[2]
 NEAR = Deduplication(near=True)

@@ -10,7 +10,9 @@ import pytest
 
 from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedDataset, IndexedWriter, bin_path, dtype_for_vocab, idx_path, write_index
+from meshwright.data.indexed import IndexedDataset
+from meshwright.data.indexed_format import bin_path, dtype_for_vocab, idx_path
+from meshwright.data.indexed_writer import IndexedWriter, write_index
 
 
 def write(prefix: Path, documents: list[list[int]], vocab_size: int) -> Path:

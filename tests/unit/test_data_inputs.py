@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from meshwright.data.corpus import Part, Tally, find_files, read_documents, read_parts
-from meshwright.data.documents import rewritten
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import jsonl
 from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES
-from meshwright.data.shards import Shard
+from meshwright.data.preparation.documents import rewritten
+from meshwright.data.preparation.shards import Shard
 
 ROWS = (
     b'{"text": "a\\u00e9\\n\\ud83d\\ude00 \xc3\xa9", "id": -12.5e+3, "x": [null, {"text": ""}], "y": "\\\\\\"\\/"}',

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from meshwright.cli import main
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.inspect import inspect_corpus
 from meshwright.data.loss_mask import IGNORED, MaskWriter
 from mindrecord_files import extract

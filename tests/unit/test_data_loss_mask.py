@@ -9,10 +9,10 @@ import pytest
 from meshwright.data.blend import BlendedDataset
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loss_mask import HEADER, MAGIC, LossMask, MaskWriter
 from meshwright.data.own_labels import LabelWriter, OwnLabels, open_mask
-from meshwright.data.prepare import prepare
+from meshwright.data.preparation.prepare import prepare
 
 RNG = np.random.default_rng(6)
 LENGTHS = [1, 0, 13, 8, 27, 5, 16]

@@ -17,10 +17,10 @@ from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.inspect import inspect_corpus
-from meshwright.data.prepare import OUTPUTS, prepare
+from meshwright.data.preparation.prepare import OUTPUTS, prepare
+from meshwright.data.preparation.request import Request
 from meshwright.data.record import load_record
-from meshwright.data.request import Request
-from meshwright.data.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
+from meshwright.data.vocabulary.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "wizards", "quietly", "box"]
 
@@ -53,7 +53,7 @@ def test_workers_change_no_byte(
     texts: Path, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Small chunks, so that the workers finish out of order.
-    monkeypatch.setattr("meshwright.data.encode.CHUNK_DOCUMENTS", 7)
+    monkeypatch.setattr("meshwright.data.preparation.encode.CHUNK_DOCUMENTS", 7)
     for workers in (0, 1, 3):
         prepare([texts], tmp_path / f"w{workers}", tokenizer=tokenizer_file, eval_fraction=0.1, workers=workers)
     assert outputs(tmp_path / "w0") == outputs(tmp_path / "w1") == outputs(tmp_path / "w3")
@@ -201,7 +201,7 @@ def test_a_tokenizer_travels_as_bytes(tokenizer_file: Path) -> None:
 def test_tokens_are_copied_where_the_kernel_cannot_and_stay_in_their_places(
     texts: Path, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshwright.data.shards.SHARD_BYTES", 3000)
+    monkeypatch.setattr("meshwright.data.preparation.shards.SHARD_BYTES", 3000)
     prepare([texts], tmp_path / "a", tokenizer=tokenizer_file, eval_fraction=0.1)
     calls = []
 

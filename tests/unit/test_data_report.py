@@ -24,10 +24,10 @@ from meshwright.data.clean.sample import (
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.report import Size as DuplicateSize
 from meshwright.data.deduplicate.settings import Deduplication
-from meshwright.data.input_groups import MOST_GROUPS, group_inputs
 from meshwright.data.inputs.part import Source, Tally
+from meshwright.data.preparation.input_groups import MOST_GROUPS, group_inputs
+from meshwright.data.preparation.report import Prepared
 from meshwright.data.record import CorpusRecord, SplitCounts
-from meshwright.data.report import Prepared
 from meshwright.report.data_html import data_page
 from meshwright.report.numbers import percent, short
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sentencepiece
 
-from meshwright.data import vocabulary_sentencepiece
 from meshwright.data.errors import DataError
-from meshwright.data.nasty import NASTY_TEXTS
-from meshwright.data.tokenizer import TextTokenizer, load_tokenizer
+from meshwright.data.vocabulary import sentencepiece_file
+from meshwright.data.vocabulary.nasty import NASTY_TEXTS
+from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer
 
 SOURCES = sorted(Path(json.__file__).parents[1].glob("a*.py"))
 LLAMA2 = {
@@ -62,8 +62,8 @@ def train(lines: list[str], **options: Any) -> bytes:
 def test_ids_are_those_of_the_library(
     models: dict[str, bytes], corpus: list[str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vocabulary_sentencepiece, "PIECE_CHARACTERS", 1000)
-    monkeypatch.setattr(vocabulary_sentencepiece, "KNOWN_WORDS", 2000)
+    monkeypatch.setattr(sentencepiece_file, "PIECE_CHARACTERS", 1000)
+    monkeypatch.setattr(sentencepiece_file, "KNOWN_WORDS", 2000)
     texts = [
         *corpus,
         "x",

@@ -10,12 +10,12 @@ import pytest
 import tiktoken
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from meshwright.data.byte_level import ByteLevel, _trusted, byte_of_letter, read_byte_level
 from meshwright.data.errors import DataError
-from meshwright.data.nasty import NASTY_TEXTS
-from meshwright.data.patterns import ENCODINGS, pieces
-from meshwright.data.rank_file import convert
-from meshwright.data.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
+from meshwright.data.vocabulary.byte_level import ByteLevel, _trusted, byte_of_letter, read_byte_level
+from meshwright.data.vocabulary.nasty import NASTY_TEXTS
+from meshwright.data.vocabulary.patterns import ENCODINGS, pieces
+from meshwright.data.vocabulary.rank_file import convert
+from meshwright.data.vocabulary.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
 
 SOURCES = sorted(Path(json.__file__).parents[1].glob("[ab]*.py"))
 

@@ -11,10 +11,10 @@ import sentencepiece
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.inspect import inspect_corpus
-from meshwright.data.nasty import NASTY_TEXTS
-from meshwright.data.prepare import prepare
+from meshwright.data.preparation.prepare import prepare
 from meshwright.data.record import load_record, tokenizer_path
-from meshwright.data.tokenizer import load_tokenizer, train_tokenizer
+from meshwright.data.vocabulary.nasty import NASTY_TEXTS
+from meshwright.data.vocabulary.tokenizer import load_tokenizer, train_tokenizer
 
 SPECIALS = "a file about <|endoftext|>, </s>, <s>, <unk> and <|end_of_text|></s><|endoftext|>"
 TEXTS = ["A start.", *(text for text in NASTY_TEXTS if text.strip()), SPECIALS, "The herons come in the summer. " * 9]

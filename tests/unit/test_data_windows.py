@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 
 
 def write(prefix: Path, lengths: list[int], first: int = 0) -> Path:

@@ -14,7 +14,7 @@ ROOT = Path(meshwright.__file__).parent
 BELOW = {
     "spec": set(),
     "config": {"spec"},
-    "data": set(),
+    "data": {"config"},
     "launch": set(),
     "checkpoint": {"spec", "model"},
     "plan": {"spec", "config"},

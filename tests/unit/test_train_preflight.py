@@ -11,7 +11,7 @@ import yaml
 
 from meshwright.config.load import load_config
 from meshwright.config.run import Run, resolve
-from meshwright.data.indexed import IndexedWriter
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loss_mask import MaskWriter
 from meshwright.parallel.devices import KINDS
 from meshwright.parallel.precision import formats

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Import and say what became of each column. Raises DataError."""
-    from meshwright.data.mindrecord_import import import_mindrecord
+    from meshwright.data.mindrecord.convert import import_mindrecord
 
     report = import_mindrecord(
         args.source,

@@ -13,10 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the report. Raises DataError."""
-    from meshwright.data.indexed import idx_path
+    from meshwright.data.indexed_format import idx_path
     from meshwright.data.inspect import inspect_corpus
-    from meshwright.data.mindrecord import is_mindrecord
-    from meshwright.data.mindrecord_inspect import inspect_mindrecord
+    from meshwright.data.mindrecord.files import is_mindrecord
+    from meshwright.data.mindrecord.inspect import inspect_mindrecord
 
     mindrecord = is_mindrecord(args.prefix) and not idx_path(args.prefix).exists()
     report = inspect_mindrecord(args.prefix) if mindrecord else inspect_corpus(args.prefix, show_progress=True)

@@ -12,10 +12,10 @@ from meshwright.cli import data_report, data_rules
 
 if TYPE_CHECKING:
     from meshwright.config.corpus import CorpusConfig
-    from meshwright.data.prepare import TaskReport
+    from meshwright.data.preparation.prepare import TaskReport
+    from meshwright.data.preparation.request import Request
+    from meshwright.data.preparation.stages import Task
     from meshwright.data.record import CorpusRecord
-    from meshwright.data.request import Request
-    from meshwright.data.stages import Task
 
 CONFIG_SUFFIXES = (".yaml", ".yml")
 KINDS = ("exact", "near")
@@ -119,9 +119,9 @@ def run(args: argparse.Namespace) -> None:
         DataError: the request or an input is wrong.
         DataWorkerError, OSError: the work failed.
     """
-    from meshwright.data.prepare import prepare_corpus, prepare_task
-    from meshwright.data.request import Request
-    from meshwright.data.stages import Task
+    from meshwright.data.preparation.prepare import prepare_corpus, prepare_task
+    from meshwright.data.preparation.request import Request
+    from meshwright.data.preparation.stages import Task
 
     config = _config(args)
     request = Request.of(config)
@@ -169,7 +169,7 @@ def _config(args: argparse.Namespace) -> "CorpusConfig":
 
 def _kept(prefix: Path) -> str:
     """What is finished of a corpus that is not complete."""
-    from meshwright.data.workplace import workplace_path
+    from meshwright.data.preparation.workplace import workplace_path
 
     found = []
     workplace = workplace_path(prefix)

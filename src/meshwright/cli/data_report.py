@@ -49,7 +49,7 @@ def write_page(report: Mapping[str, Any], path: Path | None) -> None:
 
 def load_report(prefix: Path) -> dict[str, Any]:
     """The report of a corpus."""
-    from meshwright.data.report import REPORT_SUFFIX
+    from meshwright.data.preparation.report import REPORT_SUFFIX
 
     report: dict[str, Any] = json.loads(Path(f"{prefix}{REPORT_SUFFIX}").read_text(encoding="utf-8"))
     return report

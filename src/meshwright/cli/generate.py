@@ -55,7 +55,7 @@ def _problem(args: argparse.Namespace) -> str | None:
 
 def _generate(args: argparse.Namespace) -> str:
     from meshwright.data.errors import DataError
-    from meshwright.data.tokenizer import load_tokenizer
+    from meshwright.data.vocabulary.tokenizer import load_tokenizer
     from meshwright.parallel.devices import local_device, local_device_kind
     from meshwright.train.generate import generate
     from meshwright.train.inference import load_model

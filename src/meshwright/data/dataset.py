@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedDataset, Tokens, strip_suffix
+from meshwright.data.indexed import IndexedDataset
+from meshwright.data.indexed_format import Tokens, strip_suffix
 from meshwright.data.isolation import positions_in_documents
 from meshwright.data.loss_mask import IGNORED as IGNORED
 from meshwright.data.order import GlobalOrder, Int64s

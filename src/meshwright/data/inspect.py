@@ -17,12 +17,13 @@ from meshwright.data.contents import (
     document_digests,
     find_duplicates,
 )
-from meshwright.data.indexed import IndexedDataset, idx_path, strip_suffix
+from meshwright.data.indexed import IndexedDataset
+from meshwright.data.indexed_format import idx_path, strip_suffix
 from meshwright.data.own_labels import open_mask
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, load_record, tokenizer_path
 from meshwright.data.sample import SampleRun, sample_runs, token_text
-from meshwright.data.tokenizer import TextTokenizer, load_tokenizer
+from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer
 
 FREQUENT_IDS = 10
 # Below this, reading ends before anybody asks how far it is.

@@ -9,7 +9,7 @@ from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.loss_mask import LossMask
 from meshwright.data.order import Int64s
-from meshwright.data.tokenizer import TextTokenizer
+from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
 SAMPLE_TOKENS = 32
 CHUNK_TOKENS = 1 << 20

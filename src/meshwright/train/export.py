@@ -13,7 +13,7 @@ from meshwright.checkpoint.huggingface_export import SHARD_SIZE, Exported, expor
 from meshwright.checkpoint.store import read_state
 from meshwright.config.run import Run
 from meshwright.data.record import tokenizer_path
-from meshwright.data.tokenizer import load_tokenizer
+from meshwright.data.vocabulary.tokenizer import load_tokenizer
 from meshwright.train.checkpointing import MODEL
 from meshwright.train.inference import find_checkpoint, run_of
 

@@ -11,7 +11,7 @@ import yaml
 from meshwright.checkpoint.store import find_latest, load_tensors, read_state
 from meshwright.config.load import load_config
 from meshwright.config.run import Run, resolve
-from meshwright.data.tokenizer import FILES
+from meshwright.data.vocabulary.tokenizer import FILES
 from meshwright.model.decoder import Decoder
 from meshwright.model.init import fill_weights
 from meshwright.parallel.devices import DeviceKind

@@ -11,8 +11,8 @@ from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
 from meshwright.data.clean.sample import Samples
 from meshwright.data.corpus import Source, read_parts
-from meshwright.data.input_groups import InputGroups
-from meshwright.data.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.input_groups import InputGroups
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 
 TEXT_KEY = "text"
 PLACE_KEY = "meshwright:place"

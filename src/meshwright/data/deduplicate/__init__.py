@@ -7,9 +7,8 @@ In four steps:
 2. ``finder = Finder(settings, shards, signatures, directory, against)`` once all are signed. ``finder.comparer`` is
    called with each of ``finder.comparisons``, which are shards of keys, and writes NUMBER.pairs.npy (``PAIRS``) into
    ``directory``: which documents have an equal key.
-3. ``finder.drop(reader, examples=...)`` is called once: it writes NUMBER.drop.npy for each shard (see
-   ``meshwright.data.documents.Reader``), last ``FOUND`` with the counts, which ``DuplicateCounts.load(directory)``
-   gives.
+3. ``finder.drop(reader, examples=...)`` is called once with a ``documents.Reader``: it writes NUMBER.drop.npy for each
+   shard, last ``FOUND`` with the counts, which ``DuplicateCounts.load(directory)`` gives.
 4. ``finder.save_keys(prefix)`` keeps the keys of the documents left, as PREFIX.signatures.npy and .json, to hold later
    corpora ``against``.
 

@@ -17,8 +17,8 @@ from meshwright.data.deduplicate.report import EXAMPLE_CHARACTERS, DuplicateCoun
 from meshwright.data.deduplicate.rows import CHARACTERS, Bools, Int64s, document_count, open_rows
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.sign import keys_path
-from meshwright.data.documents import DROP_SUFFIX, Reader
-from meshwright.data.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.documents import DROP_SUFFIX, Reader
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 
 
 def dropped(directory: Path, shard: Shard) -> Bools:

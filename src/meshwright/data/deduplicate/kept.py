@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.data.deduplicate.rows import Bools, open_rows, row_count
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
-from meshwright.data.shards import complete_file
+from meshwright.data.preparation.shards import complete_file
 
 KEYS_SUFFIX = ".signatures.npy"
 ABOUT_SUFFIX = ".signatures.json"

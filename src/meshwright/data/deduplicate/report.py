@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from meshwright.data.deduplicate.rows import Bools, UInt64s
-from meshwright.data.shards import complete_file
+from meshwright.data.preparation.shards import complete_file
 
 FOUND = "duplicates.json"
 EXAMPLE_CHARACTERS = 300

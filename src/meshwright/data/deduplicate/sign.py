@@ -11,8 +11,8 @@ import numpy as np
 from meshwright.data.corpus import Tally
 from meshwright.data.deduplicate.rows import CHARACTERS, EXACT, EXACT_ROWS, UInt64s, first_band, row_count
 from meshwright.data.deduplicate.settings import Deduplication
-from meshwright.data.documents import Reader
-from meshwright.data.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.documents import Reader
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 
 KEYS = ".npy"
 HASH_BYTES = 16

@@ -13,16 +13,16 @@ from meshwright.data.clean.shards import clean_samples, total_clean_counts
 from meshwright.data.deduplicate.find import Finder
 from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
 from meshwright.data.deduplicate.report import DuplicateCounts
-from meshwright.data.directories import Directories
 from meshwright.data.errors import DataError
+from meshwright.data.preparation.directories import Directories
+from meshwright.data.preparation.report import REPORT_SUFFIX, Prepared
+from meshwright.data.preparation.request import Request
+from meshwright.data.preparation.shards import Shard, complete_file
+from meshwright.data.preparation.tokenize_stage import TokenCounts
+from meshwright.data.preparation.write_stage import write_indexes
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, TOKENIZER_SUFFIXES, CorpusRecord
-from meshwright.data.report import REPORT_SUFFIX, Prepared
-from meshwright.data.request import Request
-from meshwright.data.shards import Shard, complete_file
-from meshwright.data.tokenize_stage import TokenCounts
-from meshwright.data.tokenizer import TextTokenizer
-from meshwright.data.write_stage import write_indexes
+from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
 # In the order in which they get their final names: a corpus is complete when its record is there.
 # Loss masks are never written here: listed, one that an import left is not kept beside other tokens.

@@ -10,11 +10,11 @@ from typing import BinaryIO, Self
 import numpy as np
 
 from meshwright.data.corpus import Tally
-from meshwright.data.documents import Reader
-from meshwright.data.encode import Encoded, Encoder, chunks
-from meshwright.data.indexed import check_documents
+from meshwright.data.indexed_writer import check_documents
+from meshwright.data.preparation.documents import Reader
+from meshwright.data.preparation.encode import Encoded, Encoder, chunks
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 from meshwright.data.record import EVAL_SUFFIX, SplitCounts
-from meshwright.data.shards import Shard, complete_file, shard_path
 
 SPLITS = ("", EVAL_SUFFIX)
 TOKEN_COUNTS = ".json"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.corpus import Tally
-from meshwright.data.documents import Documents
+from meshwright.data.preparation.documents import Documents
+from meshwright.data.preparation.shards import complete_file
 from meshwright.data.progress import Progress
-from meshwright.data.shards import complete_file
 from meshwright.data.text import is_held_out
-from meshwright.data.tokenizer import train_tokenizer
+from meshwright.data.vocabulary.tokenizer import train_tokenizer
 
 TRAINED = "tokenizer.json"
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.data.patterns import ENCODINGS, KNOWN_PATTERNS, PIECE_CHARACTERS
+from meshwright.data.vocabulary.patterns import ENCODINGS, KNOWN_PATTERNS, PIECE_CHARACTERS
 
 Ids = npt.NDArray[np.int32]
 UNKNOWN, TRUSTED, DOUBTFUL = 0, 1, 2

@@ -13,8 +13,8 @@ from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.report import Size as DuplicateSize
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.inputs.part import Tally
+from meshwright.data.preparation.stage_keys import version
 from meshwright.data.record import CorpusRecord
-from meshwright.data.stage_keys import version
 
 FORMAT = "meshwright-data-report"
 REPORT_SUFFIX = ".report.json"

@@ -12,8 +12,8 @@ import numpy as np
 from meshwright.data.dataset import IGNORED
 from meshwright.data.errors import DataError
 from meshwright.data.loss_mask import Labels, MaskWriter
-from meshwright.data.mindrecord import MindRecord, Row
-from meshwright.data.mindrecord_labels import (
+from meshwright.data.mindrecord.files import MindRecord, Row
+from meshwright.data.mindrecord.labels import (
     LABELS,
     LOSS,
     POSITIONS,
@@ -28,7 +28,7 @@ from meshwright.data.mindrecord_labels import (
     refusal,
     zeros_and_ones,
 )
-from meshwright.data.mindrecord_values import FLOATS, INTEGERS
+from meshwright.data.mindrecord.values import FLOATS, INTEGERS
 from meshwright.data.own_labels import LabelWriter
 
 ATTENTION = "attention_mask"

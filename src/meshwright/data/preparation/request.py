@@ -9,8 +9,8 @@ from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
 from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import strip_suffix
-from meshwright.data.tokenizer import check_vocab_size
+from meshwright.data.indexed_format import strip_suffix
+from meshwright.data.vocabulary.tokenizer import check_vocab_size
 
 if TYPE_CHECKING:
     from meshwright.config.corpus import CorpusConfig

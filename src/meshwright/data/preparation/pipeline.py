@@ -11,20 +11,20 @@ from meshwright.data.deduplicate.compare import PAIRS
 from meshwright.data.deduplicate.find import Finder
 from meshwright.data.deduplicate.report import FOUND
 from meshwright.data.deduplicate.sign import KEYS, Signer
-from meshwright.data.directories import Directories
-from meshwright.data.documents import Documents, Reader, rewritten
-from meshwright.data.encode import Encoder
-from meshwright.data.finish_stage import FINISHED, Finishing
-from meshwright.data.indexed import dtype_for_vocab
-from meshwright.data.input_groups import group_inputs
+from meshwright.data.indexed_format import dtype_for_vocab
+from meshwright.data.preparation.directories import Directories
+from meshwright.data.preparation.documents import Documents, Reader, rewritten
+from meshwright.data.preparation.encode import Encoder
+from meshwright.data.preparation.finish_stage import FINISHED, Finishing
+from meshwright.data.preparation.input_groups import group_inputs
+from meshwright.data.preparation.request import Request
+from meshwright.data.preparation.shards import plan_shards
+from meshwright.data.preparation.stages import ShardStage, SoleStage, Stage
+from meshwright.data.preparation.tokenize_stage import TOKEN_COUNTS, ShardTokenizer, TokenCounts
+from meshwright.data.preparation.train_stage import TRAINED, TokenizerTraining
+from meshwright.data.preparation.write_stage import WRITTEN, ShardWriter, shard_starts
 from meshwright.data.progress import Progress
-from meshwright.data.request import Request
-from meshwright.data.shards import plan_shards
-from meshwright.data.stages import ShardStage, SoleStage, Stage
-from meshwright.data.tokenize_stage import TOKEN_COUNTS, ShardTokenizer, TokenCounts
-from meshwright.data.tokenizer import EOS_TOKEN, TextTokenizer
-from meshwright.data.train_stage import TRAINED, TokenizerTraining
-from meshwright.data.write_stage import WRITTEN, ShardWriter, shard_starts
+from meshwright.data.vocabulary.tokenizer import EOS_TOKEN, TextTokenizer
 
 
 class Pipeline:

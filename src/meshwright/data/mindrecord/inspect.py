@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.data.mindrecord import Value, open_mindrecord
+from meshwright.data.mindrecord.files import Value, open_mindrecord
 
 SHOWN = 32
 

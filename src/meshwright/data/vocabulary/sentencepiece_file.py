@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.data.byte_level import Ids
 from meshwright.data.errors import DataError
-from meshwright.data.patterns import PIECE_CHARACTERS
+from meshwright.data.vocabulary.byte_level import Ids
+from meshwright.data.vocabulary.patterns import PIECE_CHARACTERS
 
 SPACE = "\u2581"
 KNOWN_WORDS = 1 << 18

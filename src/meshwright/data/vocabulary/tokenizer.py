@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.data import rank_file
-from meshwright.data.byte_level import Ids
 from meshwright.data.errors import DataError
-from meshwright.data.vocabulary_json import JsonVocabulary, import_tokenizers
-from meshwright.data.vocabulary_sentencepiece import SentencePieceVocabulary
+from meshwright.data.vocabulary import rank_file
+from meshwright.data.vocabulary.byte_level import Ids
+from meshwright.data.vocabulary.json_file import JsonVocabulary, import_tokenizers
+from meshwright.data.vocabulary.sentencepiece_file import SentencePieceVocabulary
 
 EOS_TOKEN = "<|endoftext|>"
 SMALLEST_VOCAB = 256 + 1

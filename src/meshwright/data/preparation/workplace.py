@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from meshwright.data.errors import DataError
-from meshwright.data.shards import PARTIAL
+from meshwright.data.preparation.shards import PARTIAL
 
 LOCK = "lock"
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.data.corpus import Part, Source, Tally, read_parts
 from meshwright.data.errors import DataError
-from meshwright.data.shards import Shard, shard_path
+from meshwright.data.preparation.shards import Shard, shard_path
 
 DROP_SUFFIX = ".drop.npy"
 

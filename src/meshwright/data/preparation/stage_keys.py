@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.data.shards import shard_bytes
+from meshwright.data.preparation.shards import shard_bytes
 
 
 def inputs_key(files: Sequence[Path], text_key: str) -> str:

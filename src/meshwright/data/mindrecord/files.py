@@ -13,8 +13,8 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from meshwright.data.errors import DataError
-from meshwright.data.mindrecord_header import LENGTH, Column, Header, read_header
-from meshwright.data.mindrecord_values import Array, blob_value, raw_values, split_blob
+from meshwright.data.mindrecord.header import LENGTH, Column, Header, read_header
+from meshwright.data.mindrecord.values import Array, blob_value, raw_values, split_blob
 
 INDEX_COLUMNS = (
     "ROW_ID, PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END, PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END"

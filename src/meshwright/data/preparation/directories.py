@@ -5,9 +5,9 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from meshwright.data.deduplicate.kept import kept_keys
-from meshwright.data.request import Request
-from meshwright.data.stage_keys import file_state, inputs_key, next_key
-from meshwright.data.tokenizer import TextTokenizer
+from meshwright.data.preparation.request import Request
+from meshwright.data.preparation.stage_keys import file_state, inputs_key, next_key
+from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
 CLEAN_PACKAGES = ("spacy", "ftfy", "py3langid")
 SIGNATURE_PACKAGES = ("spacy", "xxhash")

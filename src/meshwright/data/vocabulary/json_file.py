@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.data.byte_level import ByteLevelEncoder, Ids, read_byte_level
 from meshwright.data.errors import DataError
-from meshwright.data.nasty import NASTY_TEXTS
-from meshwright.data.patterns import pieces
+from meshwright.data.vocabulary.byte_level import ByteLevelEncoder, Ids, read_byte_level
+from meshwright.data.vocabulary.nasty import NASTY_TEXTS
+from meshwright.data.vocabulary.patterns import pieces
 
 KNOWN_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
 

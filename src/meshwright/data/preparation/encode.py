@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.data.byte_level import Ids
 from meshwright.data.text import is_held_out
-from meshwright.data.tokenizer import TextTokenizer
+from meshwright.data.vocabulary.byte_level import Ids
+from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
 CHUNK_CHARACTERS = 1 << 20
 CHUNK_DOCUMENTS = 1024

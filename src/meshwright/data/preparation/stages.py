@@ -14,8 +14,8 @@ from typing import Protocol, Self
 
 from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.pool import OrderedMap
+from meshwright.data.preparation.shards import Shard, shard_path
 from meshwright.data.progress import Progress
-from meshwright.data.shards import Shard, shard_path
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from meshwright.data.byte_level import byte_of_letter
 from meshwright.data.errors import DataError
-from meshwright.data.patterns import ENCODINGS
+from meshwright.data.vocabulary.byte_level import byte_of_letter
+from meshwright.data.vocabulary.patterns import ENCODINGS
 
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\s")
 HOW = f"--tiktoken {'|'.join(ENCODINGS)}"

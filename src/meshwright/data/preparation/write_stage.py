@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.data.indexed import bin_path, idx_path, write_index_in_parts
-from meshwright.data.shards import Shard, complete_file, shard_path
-from meshwright.data.tokenize_stage import SPLITS, TokenCounts, lengths_path, tokens_path
+from meshwright.data.indexed_format import bin_path, idx_path
+from meshwright.data.indexed_writer import write_index_in_parts
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.tokenize_stage import SPLITS, TokenCounts, lengths_path, tokens_path
 
 WRITTEN = ".written"
 COPY_BYTES = 1 << 26

@@ -9,15 +9,15 @@ from pathlib import Path
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
 from meshwright.data.corpus import find_files
 from meshwright.data.deduplicate.settings import Deduplication
-from meshwright.data.directories import Directories
 from meshwright.data.errors import DataError
-from meshwright.data.finish_stage import OUTPUTS
-from meshwright.data.pipeline import Pipeline
+from meshwright.data.preparation.directories import Directories
+from meshwright.data.preparation.finish_stage import OUTPUTS
+from meshwright.data.preparation.pipeline import Pipeline
+from meshwright.data.preparation.request import NO_DEDUPLICATION, Request
+from meshwright.data.preparation.stages import WHOLE, Task
+from meshwright.data.preparation.workplace import commit, workplace, workplace_path
 from meshwright.data.record import CorpusRecord, load_record
-from meshwright.data.request import NO_DEDUPLICATION, Request
-from meshwright.data.stages import WHOLE, Task
-from meshwright.data.tokenizer import load_tokenizer
-from meshwright.data.workplace import commit, workplace, workplace_path
+from meshwright.data.vocabulary.tokenizer import load_tokenizer
 
 
 def prepare(

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.errors import DataError
-from meshwright.data.indexed import IndexedWriter, bin_path, idx_path, strip_suffix
+from meshwright.data.indexed_format import bin_path, idx_path, strip_suffix
+from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loss_mask import IGNORED, LossMask
-from meshwright.data.mindrecord import open_mindrecord
-from meshwright.data.mindrecord_tokens import RowTokens
+from meshwright.data.mindrecord.files import open_mindrecord
+from meshwright.data.mindrecord.tokens import RowTokens
 from meshwright.data.own_labels import OwnLabels
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, record_path, tokenizer_path
-from meshwright.data.tokenizer import load_tokenizer
+from meshwright.data.vocabulary.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""MindRecord files: read without MindSpore, and turned into token files."""

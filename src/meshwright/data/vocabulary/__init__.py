@@ -1,0 +1,1 @@
+"""Vocabularies: tokenizer.json, sentencepiece and tiktoken files, and the engines that encode with them."""
