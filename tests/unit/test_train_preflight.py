@@ -1,5 +1,6 @@
 """What is told before any worker starts: one message for each mistake."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from meshwright.config.load import load_config
 from meshwright.config.run import Run, resolve
 from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loss_mask import MaskWriter
+from meshwright.data.preparation.prepare import prepare
 from meshwright.parallel.devices import KINDS
 from meshwright.parallel.precision import formats
 from meshwright.train import checkpointing, space, start
@@ -78,6 +80,54 @@ def test_a_corpus_too_short_for_one_sample_is_refused(tmp_path, corpus):
 def test_a_missing_held_out_corpus_is_named(tmp_path):
     (message,) = check(make(tmp_path, f"dataset.eval_paths=[{tmp_path / 'gone'}]"), kind=KINDS["cpu"])
     assert str(tmp_path / "gone") in message
+
+
+def prepared(folder: Path, name: str, vocab_size: int, **options: Any) -> Path:
+    """A corpus with a tokenizer of its own, or with the one in ``options``."""
+    (folder / f"{name}.jsonl").write_text(json.dumps({"text": "the herons come when the river is low " * 20}))
+    options = options or {"train_vocab_size": vocab_size}
+    prepare([folder / f"{name}.jsonl"], folder / name, eval_fraction=0, **options)
+    return folder / name
+
+
+def test_corpora_of_different_tokenizers_are_refused(tmp_path, corpus):
+    first, other = prepared(tmp_path, "first", 260), prepared(tmp_path, "other", 264)
+    same = prepared(tmp_path, "same", 0, tokenizer=tmp_path / "first.tokenizer.json")
+    model = {**MODEL, "vocab_size": 512}
+
+    def told(**dataset: Any) -> list[str]:
+        return check(make(tmp_path, model=model, dataset=dataset), kind=KINDS["cpu"])
+
+    assert told(paths=[str(first), str(same), str(corpus)], tokenizer=f"{same}.tokenizer.json") == []
+    refusal = (
+        f"dataset: {first} and {other} were made with different tokenizers, {first}.tokenizer.json and"
+        f" {other}.tokenizer.json: the same id is other text in each; prepare {other} anew with --tokenizer"
+        f" {first}.tokenizer.json"
+    )
+    assert told(paths=[str(corpus), str(first), str(other)]) == [refusal]
+    assert told(paths=[f"{first}.bin"], eval_paths=[str(other)]) == [refusal]
+    other.with_suffix(".json").unlink()  # as data import leaves it: the tokenizer itself is there
+    assert told(paths=[str(first), str(other)]) == [refusal]
+
+
+def test_a_tokenizer_that_did_not_make_the_data_is_refused(tmp_path, corpus):
+    first, other = prepared(tmp_path, "first", 260), prepared(tmp_path, "other", 264)
+    model = {**MODEL, "vocab_size": 512}
+
+    def told(tokenizer: Path, *paths: Path) -> str:
+        dataset = {"paths": [str(path) for path in paths], "tokenizer": str(tokenizer)}
+        return "".join(check(make(tmp_path, model=model, dataset=dataset), kind=KINDS["cpu"]))
+
+    gone, wrong = tmp_path / "gone.json", Path(f"{other}.tokenizer.json")
+    assert told(gone, first) == (
+        f"dataset.tokenizer: {gone}: no such file; the one of {first} is {first}.tokenizer.json"
+    )
+    assert told(gone, corpus) == f"dataset.tokenizer: {gone}: no such file"
+    assert told(wrong, corpus, first) == (
+        f"dataset.tokenizer: {wrong} is not what {first} was made with, so its ids would be other text; name"
+        f" {first}.tokenizer.json, or prepare the data anew with --tokenizer {wrong}"
+    )
+    assert told(wrong, corpus) == ""
 
 
 @pytest.mark.usefixtures("corpus")

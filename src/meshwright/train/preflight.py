@@ -14,6 +14,7 @@ from meshwright.train.folders import run_folder
 from meshwright.train.inputs import ResumeError, eval_dataset, find_start, total_steps, train_dataset
 from meshwright.train.pretrained import pretrained_weights
 from meshwright.train.space import space_problems
+from meshwright.train.vocabularies import check_vocabularies
 
 
 def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
@@ -23,6 +24,7 @@ def check(run: Run, *, kind: DeviceKind | None = None) -> list[str]:
     try:
         data = train_dataset(run)
         held_out = eval_dataset(run)
+        check_vocabularies(run.config.dataset)
         steps = total_steps(run, data)
         start = find_start(run, data.fingerprint())
         if start.resume is None:

@@ -106,7 +106,7 @@ def load_tokenizer(
     Raises:
         DataError: missing, of no known kind, or without an end-of-text token.
     """
-    file = _file(Path(path))
+    file = tokenizer_file(Path(path))
     body = file.read_bytes()
     eos_token = eos_token or _configured_eos(file.with_name("tokenizer_config.json"))
     if rank_file.is_rank_file(body):
@@ -151,7 +151,12 @@ def check_vocab_size(vocab_size: int) -> None:
         )
 
 
-def _file(path: Path) -> Path:
+def tokenizer_file(path: Path) -> Path:
+    """The vocabulary that a path names: the file itself, or the first that is in the directory.
+
+    Raises:
+        DataError: there is none.
+    """
     if not path.is_dir():
         if not path.is_file():
             raise DataError(f"{path}: no such file")
