@@ -49,6 +49,8 @@ def test_a_sound_config_gets_no_advice(tmp_path: Path) -> None:
             "parallel_config.mesh_order",
             "slower links",
         ),
+        (["dataset.paths=[data/a, ./data/a]"], "dataset.paths", "data/a: named more than once"),
+        (["dataset.eval_paths=[data/a/]"], "dataset.eval_paths", "data/a: also in dataset.paths"),
         (["train.global_batch_size=null"], "train.global_batch_size", "grows with the number of devices"),
         (["train.seq_length=2048"], "train.seq_length", "longer than the model's max_position_embeddings 1024"),
         (["checkpoint.save_checkpoint_steps=5000"], "checkpoint.save_checkpoint_steps", "nothing is saved before"),

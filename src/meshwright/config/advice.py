@@ -1,10 +1,12 @@
 """Advice on a legal config: what will work but probably not as well as it could, each with its reason."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os.path import normpath
 
 from meshwright.config.run import Run
-from meshwright.config.schema import Config
+from meshwright.config.schema import Config, DatasetConfig
 from meshwright.spec.schedule import planned_steps, warmup_steps
 
 GIB = 2**30
@@ -151,8 +153,24 @@ def _data(run: Run, cores: int | None) -> Iterator[Advice]:
         yield Advice("dataset.paths", "names no data yet; train will ask for it")
     if run.config.train.eval_steps and not dataset.eval_paths:
         yield Advice("train.eval_steps", "has no effect without dataset.eval_paths")
+    yield from _repeated_paths(dataset)
     if told := loader_notice(run, min(run.layout.world_size, MACHINE), cores):
         yield Advice("dataset.num_parallel_workers", told)
+
+
+def _repeated_paths(dataset: DatasetConfig) -> Iterator[Advice]:
+    trained, held_out = (
+        Counter(normpath(entry.path) for entry in entries) for entries in (dataset.paths, dataset.eval_paths)
+    )
+    for key, found in (("dataset.paths", trained), ("dataset.eval_paths", held_out)):
+        if repeated := [path for path, times in found.items() if times > 1]:
+            yield Advice(key, f"{', '.join(repeated)}: named more than once, so read more than once in an epoch")
+    if both := [path for path in held_out if path in trained]:
+        yield Advice(
+            "dataset.eval_paths",
+            f"{', '.join(both)}: also in dataset.paths, so the validation loss is of data that was trained on;"
+            " data prepare holds some out as PREFIX.eval",
+        )
 
 
 def loader_notice(run: Run, ranks: int, cores: int | None) -> str | None:
