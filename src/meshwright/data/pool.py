@@ -4,6 +4,7 @@ import pickle
 import queue
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections import deque
@@ -185,13 +186,16 @@ def _serve(jobs: "queue.SimpleQueue[Job | None]") -> None:
 
 
 def _end(jobs: "queue.SimpleQueue[Job | None]", threads: list[threading.Thread], workers: list[WorkerProcess]) -> None:
+    deadline = time.monotonic() + END_SECONDS
     for _ in threads:
         jobs.put(None)
     for worker in workers:
         worker.kill()
+    for worker in workers:
+        worker.wait_until(deadline)
     for thread in threads:
         if thread is not threading.current_thread():
-            thread.join(timeout=END_SECONDS)
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
     # A worker that not even SIGKILL ends, in a read that never returns, keeps its thread and its pipes.
     if not any(thread.is_alive() for thread in threads):
         for worker in workers:

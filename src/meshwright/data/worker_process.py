@@ -90,10 +90,13 @@ class WorkerProcess:
         return f"by signal {signal.Signals(-code).name}{hint}"
 
     def kill(self) -> None:
-        """End the process; a thread inside ``ask`` then gets its error. Does not wait for one that cannot be ended."""
+        """End the process; a thread inside ``ask`` then gets its error. Waits for nothing."""
         self.process.kill()
+
+    def wait_until(self, deadline: float) -> None:
+        """Wait for the end of a killed process, until ``time.monotonic`` says ``deadline``: some cannot be ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_SECONDS)
+            self.process.wait(max(0.0, deadline - time.monotonic()))
 
     def close_pipes(self) -> None:
         """Free the pipes, once no thread uses them."""
