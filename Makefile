@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := src tests quickstart
 
-.PHONY: help setup quickstart test lint format bench docs lock clean
+.PHONY: help setup quickstart data test lint format bench docs lock clean
 
 help: ## list the commands
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -23,6 +23,8 @@ setup: $(VENV)/.dev ## make .venv with all that development needs; does nothing 
 
 quickstart: $(VENV)/.train ## train a small model on this machine from start to finish (ARGS="--help" tells more)
 	@$(BIN)/python quickstart/run.py $(ARGS)
+
+data: $(VENV)/.data ## install what data prepare needs for every input, cleaning and near deduplication
 
 # Two files of tests at a time, in order, the long ones first: many wait for processes that they start.
 test: lint ## setup, lint and all tests
@@ -77,8 +79,14 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	@$(INSTALL) --no-build-isolation --editable '.[train]'
 	@touch $@
 
+$(VENV)/.data: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing meshwright[train,data,clean] into $(VENV)"
+	@$(INSTALL) setuptools
+	@$(INSTALL) --no-build-isolation --editable '.[train,data,clean]'
+	@touch $(VENV)/.train $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing meshwright[train,data,clean,dev] into $(VENV)"
 	@$(INSTALL) setuptools
 	@$(INSTALL) --no-build-isolation --editable '.[train,data,clean,dev]'
-	@touch $(VENV)/.train $@
+	@touch $(VENV)/.train $(VENV)/.data $@

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TARGETS = ("help", "setup", "quickstart", "test", "lint", "bench", "docs", "lock", "clean")
+TARGETS = ("help", "setup", "quickstart", "data", "test", "lint", "bench", "docs", "lock", "clean")
 SECONDS = 0.3
 
 
