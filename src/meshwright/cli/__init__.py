@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 the work failed, 2 the request was wrong. Verb modules are
 that help and typing mistakes answer at once.
 """
 
-import argparse
 import importlib
 import os
 import re
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright import __version__
+from meshwright.cli.parser import Parser
 
 OVERRIDE = re.compile(r"(?:--)?[A-Za-z_]\w*(?:\.\w+)+=|[A-Za-z_]\w*=|--(?:seed|output_dir|run_mode)=")
 # Options of verbs whose value looks like an override but is none.
@@ -99,7 +99,7 @@ def _dispatch(arguments: list[str]) -> int:
         return _unknown(name)
     verb = VERBS[name]
     module = importlib.import_module(verb.module)
-    parser = argparse.ArgumentParser(prog="meshwright", allow_abbrev=False)
+    parser = Parser(prog="meshwright")
     module.add_parser(parser.add_subparsers(dest="verb", required=True))
     overrides: list[str] = []
     if verb.overrides:
