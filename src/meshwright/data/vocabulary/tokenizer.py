@@ -14,6 +14,8 @@ from meshwright.data.vocabulary.sentencepiece_file import SentencePieceVocabular
 
 EOS_TOKEN = "<|endoftext|>"
 SMALLEST_VOCAB = 256 + 1
+# The trainer reserves memory for every id before it reads a text, and ends the process where there is too little.
+LARGEST_TRAINED_VOCAB = 1 << 24
 FILES = ("tokenizer.json", "tokenizer.model")
 
 
@@ -143,11 +145,16 @@ def check_vocab_size(vocab_size: int) -> None:
     """Refuse a vocabulary that cannot be trained.
 
     Raises:
-        DataError: ``vocab_size`` does not hold the 256 bytes and ``<|endoftext|>``.
+        DataError: ``vocab_size`` does not hold the 256 bytes and ``<|endoftext|>``, or is beyond all memory.
     """
     if vocab_size < SMALLEST_VOCAB:
         raise DataError(
             f"vocabulary of {vocab_size} is too small: 256 bytes and {EOS_TOKEN} need at least {SMALLEST_VOCAB}"
+        )
+    if vocab_size > LARGEST_TRAINED_VOCAB:
+        raise DataError(
+            f"vocabulary of {vocab_size} is too large: training reserves memory for every id, "
+            f"so it goes to {LARGEST_TRAINED_VOCAB}"
         )
 
 
