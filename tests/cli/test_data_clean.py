@@ -189,5 +189,5 @@ def test_the_command_shows_what_was_dropped(source: Path, tokenizer: Path, tmp_p
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "meshwright data prepare: rule set 'c5' is not known; known are gopher, c4, c4-fineweb, fineweb\n"
+        "meshwright data prepare: --clean: rule set 'c5' is not known; known are gopher, c4, c4-fineweb, fineweb\n"
     )

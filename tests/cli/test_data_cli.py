@@ -123,8 +123,8 @@ def test_all_mistakes_of_a_config_file_are_told_with_their_place(tmp_path: Path)
         f'{config}:1:1: inputs: must be a list, each text, not "rows.jsonl"',
         f"{config}:2:1: outptu: unknown key; did you mean output?",
         f'{config}:3:1: train_tokenizer: must be a whole number >= 1 or null, not "many"',
-        f'{config}:5:16: clean.thresholds.c4.min_words: must be a mapping of names to numbers, not "few"',
-        "output: is missing; it is text",
-        "command line: workers: must be a whole number >= 0 or null, not -1",
+        f'{config}:5:16: clean.thresholds.c4.min_words: must be a number, not "few"',
+        f"{config}: output: is missing; write it there, or give --output PREFIX",
+        "--workers: must be a whole number >= 0 or null, not -1",
     ]
     assert "a config file stands alone" in run("prepare", config, tmp_path, code=2).stderr

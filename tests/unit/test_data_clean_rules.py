@@ -242,7 +242,7 @@ def test_thresholds_by_name_decide() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["gopher.min_wrds=3"], r"'gopher.min_wrds' is not known; did you mean gopher.min_words or .*known are gopher"),
+        (["gopher.min_wrds=3"], r"gopher.min_wrds: is not known; did you mean gopher.min_words or .*known are gopher"),
         (["goffer.min_words=3"], r"did you mean gopher.min_words .*known are language.min_probability, gopher"),
         (["gopher.too_few_words=3"], "is a rule; its threshold is gopher.min_words"),
         (["gopher.min_words"], "'gopher.min_words': write NAME=VALUE"),
@@ -250,11 +250,12 @@ def test_thresholds_by_name_decide() -> None:
         (["gopher.min_words=3.5"], "gopher.min_words: 3.5 is not legal; it takes a whole number, 0 or more"),
         (["gopher.min_stop_words=9"], "9 is not legal; it takes a whole number from 0 to 8"),
         (["gopher.max_bullet_lines=90"], "90 is not legal; it takes a number from 0 to 1"),
-        (["gopher.max_line_ends=x"], "'gopher.max_line_ends' is not known; did you mean"),
+        (["gopher.max_line_ends=x"], "gopher.max_line_ends: is not known; did you mean"),
         (["gopher.max_symbol_ratio=nan"], "nan is not legal; it takes a number, 0 or more"),
         (["gopher.max_symbol_ratio=much"], "'much' is not legal"),
-        (["c4.min_sentences=3"], "c4.min_sentences has no use without --clean c4"),
+        (["c4.min_sentences=3"], "c4.min_sentences: has no use without c4 or c4-fineweb in --clean"),
         (["language.min_probability=0.5"], "has no use without --language"),
+        (["gopher.min_wrds=3", "c4.min_sentences=3"], r"is not known(.|\n)*has no use"),
         (["gopher.min_words=9", "gopher.max_words=8"], r"gopher.min_words \(9\) is above gopher.max_words \(8\)"),
     ],
 )

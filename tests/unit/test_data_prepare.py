@@ -147,9 +147,12 @@ def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer": "t.json"}, "either --tokenizer FILE or --train-tokenizer"),
-        ({"train_vocab_size": None}, "either --tokenizer FILE or --train-tokenizer"),
+        ({"tokenizer": "t.json"}, "give either tokenizer or train_tokenizer"),
+        ({"train_vocab_size": None}, "give either tokenizer or train_tokenizer"),
         ({"train_vocab_size": 100}, "too small"),
+        ({"train_vocab_size": 99999999999}, "too large: training reserves memory for every id"),
+        ({"eos_token": "x"}, "eos_token: has no use without tokenizer"),
+        ({"deduplication": Deduplication(exact=True, rows=3)}, "rows: has no use without deduplicate.near"),
         ({"eval_fraction": 1.0}, "must be at least 0 and below 1"),
         ({"output": ""}, "is a directory; give a prefix, such as .*corpus"),
     ],
@@ -233,7 +236,9 @@ def test_what_an_earlier_corpus_has_is_left_out(texts: Path, tokenizer_file: Pat
     (tmp_path / "new.txt").write_text("a new fox")
     record = prepare([texts, tmp_path / "new.txt"], tmp_path / "b", against=[tmp_path / "a.bin"], **settings)
     assert (record.train.documents, record.dropped["exact_duplicate"]) == (1, 300)
-    with pytest.raises(DataError, match="--against needs --deduplicate"):
+    with pytest.raises(DataError, match=r"deduplicate\.against: has no use without deduplicate\.exact or"):
         prepare([texts], tmp_path / "c", tokenizer=tokenizer_file, against=[tmp_path / "a"])
+    with pytest.raises(DataError, match=r"new\.txt: is a file, not a corpus(.|\n)*b: is the corpus that is to be"):
+        prepare([texts], tmp_path / "b", against=[tmp_path / "new.txt", tmp_path / "b"], overwrite=True, **settings)
     with pytest.raises(DataError, match=r"none\.signatures\.json: no such file"):
         prepare([texts], tmp_path / "c", against=[tmp_path / "none"], **settings)

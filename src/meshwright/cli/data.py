@@ -32,6 +32,9 @@ def run(args: argparse.Namespace) -> int:
         return _fail(args, str(error), 2)
     except DataWorkerError as error:
         return _fail(args, str(error), 1)
+    except BrokenPipeError:
+        # The reader of the output (head, less) has gone: no failure of the work.
+        raise
     except OSError as error:
         return _fail(args, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:

@@ -4,11 +4,13 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli import data_report, data_rules
+from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS
 
 if TYPE_CHECKING:
     from meshwright.config.corpus import CorpusConfig
@@ -33,27 +35,49 @@ KEPT = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those that a config file can give have its keys as names, and no default."""
-    parser.add_argument(
+    inputs = parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="file, directory, saved dataset or pattern, or only CONFIG.yaml"
     )
+    # Its absence is told with all other mistakes, and --list-rules needs none.
+    inputs.required = False
     parser.add_argument("--output", metavar="PREFIX", help="path of the corpus, without suffix")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, sentencepiece or tiktoken file")
-    source.add_argument("--train-tokenizer", type=int, metavar="VOCAB_SIZE", help="train a byte-level BPE of this size")
+    source.add_argument(
+        "--train-tokenizer", type=_number, metavar="VOCAB_SIZE", help="train a byte-level BPE of this size"
+    )
     parser.add_argument(
-        "--suffix", dest="suffixes", action="append", help="take these files from directories (default: known text)"
+        "--suffix",
+        dest="suffixes",
+        action="extend",
+        type=_names,
+        metavar="SUFFIXES",
+        help="take these files from directories: .py,.md (default: known text)",
     )
     parser.add_argument("--text-key", metavar="KEY", help="key of the text in rows (text)")
     parser.add_argument("--tiktoken", metavar="NAME", help="how a tiktoken file is used: gpt2,cl100k,o200k,llama3,qwen")
     parser.add_argument("--eos-token", metavar="TOKEN", help="ends each document (default: the tokenizer's)")
-    parser.add_argument("--eval-fraction", type=float, metavar="X", help="share of documents to hold out (0.02)")
+    parser.add_argument("--eval-fraction", type=_number, metavar="X", help="share of documents to hold out (0.02)")
     _add_cleaning(parser.add_argument_group("cleaning (needs meshwright[clean])"))
     _add_deduplication(parser.add_argument_group("deduplication (near needs meshwright[clean])"))
-    parser.add_argument("--workers", type=int, metavar="N", help=f"processes ({_cores()})")
+    parser.add_argument("--workers", type=_number, metavar="N", help=f"processes ({_cores()})")
     parser.add_argument("--task", metavar="K/N", help="do one of N shares of the next stage, beside other tasks")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing corpus")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     data_report.add_arguments(parser)
+    parser.epilog = _epilog()
+
+
+def _epilog() -> str:
+    """The keys of a config file whose names their options do not tell."""
+    named = {key: FLAGS[key] for key in FLAGS if f"--{key.replace('_', '-')}" != FLAGS[key].partition(" ")[0]}
+    keys = ", ".join(
+        f"{flag.partition(' ')[0] if 'deduplicate ' not in flag else flag} is {key}" for key, flag in named.items()
+    )
+    return (
+        f"In CONFIG.yaml an option has its own name (--text-key is text_key), but: {keys}. Only on the command line: "
+        f"{', '.join(ONLY_FLAGS.values())}."
+    )
 
 
 def _cores() -> int:
@@ -85,7 +109,7 @@ def _add_cleaning(group: Any) -> None:
         const=True,
         help="replace e-mail and public IP addresses",
     )
-    group.add_argument("--examples", type=int, metavar="N", help="dropped documents to show by rule (3)")
+    group.add_argument("--examples", type=_number, metavar="N", help="dropped documents to show by rule (3)")
     data_rules.add_arguments(group)
 
 
@@ -96,20 +120,34 @@ def _add_deduplication(group: Any) -> None:
     group.add_argument(
         "--against",
         dest="deduplicate.against",
+        action="extend",
         nargs="+",
         metavar="PREFIX",
-        help="drop what these corpora have, prepared like this one",
+        help="drop what these corpora have, prepared like this one; stands after the inputs",
     )
     for name, what in (
         ("ngram", "words that must be the same in a row (5)"),
         ("bands", "chances to find a near duplicate (14)"),
         ("rows", "hash values to agree in each chance (8)"),
     ):
-        group.add_argument(f"--{name}", dest=f"deduplicate.{name}", type=int, metavar="N", help=what)
+        group.add_argument(f"--{name}", dest=f"deduplicate.{name}", type=_number, metavar="N", help=what)
 
 
 def _names(value: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("it names nothing; leave the option out, or give names with commas between")
+    return names
+
+
+def _number(value: str) -> int | float | str:
+    """A number, or what is no number as it is: the schema of the config says what is legal."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
 
 
 def run(args: argparse.Namespace) -> None:
@@ -123,6 +161,9 @@ def run(args: argparse.Namespace) -> None:
     from meshwright.data.preparation.request import Request
     from meshwright.data.preparation.stages import Task
 
+    if args.list_rules:
+        data_rules.print_rules(args.json)
+        return
     config = _config(args)
     request = Request.of(config)
     data_report.check(args)
@@ -159,12 +200,20 @@ def _config(args: argparse.Namespace) -> "CorpusConfig":
         if unknown := [kind for kind in kinds if kind not in KINDS]:
             raise DataError(f"--deduplicate {unknown[0]!r} is not known; known are {', '.join(KINDS)}")
         given |= {f"deduplicate.{kind}": kind in kinds for kind in KINDS}
-    files = [item for item in args.inputs if item.endswith(CONFIG_SUFFIXES)]
+    if not args.inputs and "deduplicate.against" in given:
+        raise DataError("INPUT is missing; put inputs before --against, which takes all that follows it")
+    files = [item for item in args.inputs or () if item.endswith(CONFIG_SUFFIXES)]
     if files and len(args.inputs) > 1:
         raise DataError(f"{files[0]}: a config file stands alone; put all inputs into it")
     if files:
         del given["inputs"]
-    return load_corpus_config(Path(files[0]) if files else None, given)
+    return load_corpus_config(Path(files[0]) if files else None, given, _mistakes)
+
+
+def _mistakes(config: "CorpusConfig", given: Collection[str]) -> Iterator[tuple[str, str]]:
+    from meshwright.data.preparation.request import Request
+
+    return Request.of(config).mistakes(given)
 
 
 def _kept(prefix: Path) -> str:

@@ -1,7 +1,8 @@
 """``--threshold`` and ``--list-rules`` of ``meshwright data prepare``."""
 
-import argparse
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 
@@ -12,17 +13,24 @@ def add_arguments(group: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="compare with this in place of what is published: gopher.min_words=30 (may be repeated)",
+        help="compare with this in place of what is published: gopher.min_words=30 (may be repeated; beside a config "
+        "file it replaces thresholds of the same name, the others stay)",
     )
-    group.add_argument("--list-rules", action=_ListRules, nargs=0, help="print all rules and thresholds, and exit")
+    group.add_argument(
+        "--list-rules", action="store_true", help="print all rules and thresholds (--json), nothing else"
+    )
 
 
-class _ListRules(argparse.Action):
-    """Like ``--help``: needs no other argument."""
+def print_rules(as_json: bool) -> None:
+    """Print every rule as a table, or as a JSON list."""
+    print(json.dumps(list(_rules()), indent=2) if as_json else "\n".join(rule_lines()))
 
-    def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
-        print("\n".join(rule_lines()))
-        parser.exit()
+
+def _rules() -> Iterator[dict[str, Any]]:
+    from meshwright.data.clean.catalogue import THRESHOLDS, listed_rules
+
+    for rule in listed_rules():
+        yield {**asdict(rule), "thresholds": {name: THRESHOLDS[name].default for name in rule.thresholds}}
 
 
 def rule_lines() -> Iterator[str]:

@@ -1,16 +1,21 @@
 """The YAML file of ``meshwright data prepare``: what a corpus is made of, and how."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from meshwright.config.errors import COMMAND_LINE, ConfigError, ConfigErrors
+from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS, flag_of, named
+from meshwright.config.errors import COMMAND_LINE, ConfigError, ConfigErrors, Origin
 from meshwright.config.fields import BelowOne, Count, Natural, Section, Word, entry
 from meshwright.config.load import merge, read_tree
 from meshwright.config.source import Node
-from meshwright.config.validate import validate_as
+from meshwright.config.validate import drop_cleared, origin_of, validate_as
+
+# A mistake that more than the schema tells: key and message. Other keys that the message names stand in braces.
+Mistakes = Iterator[tuple[str, str]]
 
 
 class CleanConfig(Section):
@@ -54,11 +59,16 @@ class CorpusConfig(Section):
     workers: Natural | None = entry(None, "Processes; null is one for each core, 16 at most.")
 
 
-def load_corpus_config(path: Path | None, given: Mapping[str, Any]) -> CorpusConfig:
+def load_corpus_config(
+    path: Path | None,
+    given: Mapping[str, Any],
+    check: Callable[[CorpusConfig, Collection[str]], Mistakes] | None = None,
+) -> CorpusConfig:
     """A file, if any, with what the command line gives in place of its values.
 
     Args:
         given: values by dotted path. A tokenizer takes the place of one to train, and the reverse.
+        check: gets the config and the keys that the file or the command line gives, and finds what the schema cannot.
 
     Raises:
         ConfigErrors: with every mistake of the file and the command line at once.
@@ -67,6 +77,17 @@ def load_corpus_config(path: Path | None, given: Mapping[str, Any]) -> CorpusCon
     root = read_tree(path, errors) if path else _node({})
     if errors:
         raise ConfigErrors(errors)
+    root = _with_options(root, given)
+    config = validate_as(CorpusConfig, root, errors)
+    if config is not None and check is not None:
+        origins = {key: node.origin for key, node in drop_cleared(root, CorpusConfig).walk()}
+        errors += [_error(key, message, origins, path) for key, message in check(config, origins)]
+    if errors or config is None:
+        raise ConfigErrors([_for_people(error, path) for error in errors])
+    return config
+
+
+def _with_options(root: Node, given: Mapping[str, Any]) -> Node:
     for one, other in (("tokenizer", "train_tokenizer"), ("train_tokenizer", "tokenizer")):
         if one in given and other not in given and isinstance(root.value, dict):
             root = Node({key: node for key, node in root.value.items() if key != other}, root.origin)
@@ -75,10 +96,31 @@ def load_corpus_config(path: Path | None, given: Mapping[str, Any]) -> CorpusCon
         for name in reversed(key.split(".")):
             node = Node({name: node}, COMMAND_LINE)
         root = merge(root, node)
-    config = validate_as(CorpusConfig, root, errors)
-    if errors or config is None:
-        raise ConfigErrors(errors)
-    return config
+    return root
+
+
+def _error(key: str, message: str, origins: Mapping[str, Origin], path: Path | None) -> ConfigError:
+    """A mistake at its place, with other keys named as they are given there."""
+    origin = origin_of(key, origins)
+    if origin is None:
+        origin = Origin(str(path)) if path else COMMAND_LINE
+    return ConfigError.at(origin, named(message, flags=origin == COMMAND_LINE), key)
+
+
+def _for_people(error: ConfigError, path: Path | None) -> ConfigError:
+    """The same mistake by the name of its option where no file has it."""
+    if error.key.startswith("clean.thresholds."):
+        error = replace(error, message=error.message.replace("a mapping of names to numbers", "a number"))
+    if error.file is None and error.key in FLAGS:
+        option = FLAGS[error.key]
+        if path is None:
+            return ConfigError("is missing", option)
+        return replace(error, file=str(path), suggestion=f"write it there, or give {option}")
+    if error.file == COMMAND_LINE.source:
+        return replace(error, file=None, key=flag_of(error.key))
+    if error.message == "unknown key" and error.key in ONLY_FLAGS:
+        return replace(error, message="can only be given on the command line", suggestion=ONLY_FLAGS[error.key])
+    return error
 
 
 def _node(value: Any) -> Node:

@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 from meshwright.config.corpus import CorpusConfig
+from meshwright.config.corpus_flags import FLAGS
 from meshwright.config.keys import Key, keys
 from meshwright.config.validate import show
 from meshwright.spec.model import ModelSpec
@@ -72,7 +73,8 @@ def _table(title: str, description: str, rows: list[Key]) -> Iterator[str]:
 
 def corpus_table() -> str:
     """The keys of the file of a corpus, as docs/data-prepare.md has them."""
-    return "\n".join([TABLE_HEAD, *(_row(key, key.path) for key in keys(CorpusConfig).values() if not key.section)])
+    rows = (f"| `{FLAGS[key.path]}` {_row(key, key.path)}" for key in keys(CorpusConfig).values() if not key.section)
+    return "\n".join(["| option " + TABLE_HEAD.replace("\n|", "\n|---|", 1), *rows])
 
 
 def _row(key: Key, name: str) -> str:

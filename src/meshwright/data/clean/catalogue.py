@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from meshwright.config.corpus_flags import named
 from meshwright.data.clean.c4 import C4
 from meshwright.data.clean.document import NOTHING_LEFT, RuleSet
 from meshwright.data.clean.fineweb import FineWeb
@@ -14,7 +15,12 @@ from meshwright.data.clean.rule import Range, Rule, thresholds
 from meshwright.data.errors import DataError
 
 RULE_CLASSES: tuple[Any, ...] = (Language, GopherRepetition, GopherQuality, C4, FineWeb)
-OPTIONS = {"language": "--language", "gopher": "--clean gopher", "c4": "--clean c4", "fineweb": "--clean fineweb"}
+OPTIONS = {
+    "language": "{clean.languages}",
+    "gopher": "gopher in {clean.rules}",
+    "c4": "c4 or c4-fineweb in {clean.rules}",
+    "fineweb": "fineweb in {clean.rules}",
+}
 
 
 @dataclass(frozen=True)
@@ -54,11 +60,11 @@ def listed_rules() -> Iterator[ListedRule]:
     yield ListedRule(NOTHING_LEFT, "nothing but white space is left", (), "", "document")
 
 
-def parse_thresholds(settings: Sequence[str]) -> dict[str, float]:
-    """Thresholds from settings ``NAME=VALUE``.
+def parse_thresholds(settings: Sequence[str]) -> dict[str, Any]:
+    """Values of thresholds from settings ``NAME=VALUE``, not yet checked.
 
     Raises:
-        DataError: one is not of this form, is not legal, or comes twice.
+        DataError: one is not of this form, or comes twice.
     """
     values: dict[str, Any] = {}
     for setting in settings:
@@ -68,22 +74,28 @@ def parse_thresholds(settings: Sequence[str]) -> dict[str, float]:
         if name in values:
             raise DataError(f"threshold {name} is given twice: {values[name]} and {value}")
         values[name] = _number(value)
-    return checked_thresholds(values)
+    return values
 
 
-def checked_thresholds(values: Mapping[str, Any]) -> dict[str, float]:
-    """The same thresholds, sorted by name.
+def threshold_mistakes(prefixes: Collection[str], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each wrong threshold with what is wrong, for rules with these prefixes; keys that are named stand in braces."""
+    wrong = dict(_single_mistakes(prefixes, values))
+    yield from wrong.items()
+    used = _with_defaults(prefixes, {name: value for name, value in values.items() if name not in wrong})
+    for name, least in used.items():
+        most = used.get(above := name.replace(".min_", ".max_"), least)
+        if least > most:
+            yield name if name in values else above, f"{name} ({least:g}) is above {above} ({most:g}): nothing stays"
 
-    Raises:
-        DataError: a name is not known, or a value is not legal.
-    """
+
+def _single_mistakes(prefixes: Collection[str], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         if name not in THRESHOLDS:
-            raise DataError(f"threshold {name!r} is not known; {_hint(str(name))}")
-        legal = THRESHOLDS[name].legal
-        if value not in legal:
-            raise DataError(f"threshold {name}: {value!r} is not legal; it takes {legal}")
-    return {name: values[name] if THRESHOLDS[name].legal.whole else float(values[name]) for name in sorted(values)}
+            yield name, f"is not known; {_hint(str(name))}"
+        elif value not in (legal := THRESHOLDS[name].legal):
+            yield name, f"{value!r} is not legal; it takes {legal}"
+        elif (prefix := name.partition(".")[0]) not in prefixes:
+            yield name, f"has no use without {OPTIONS[prefix]}"
 
 
 def thresholds_in_use(prefixes: Collection[str], values: Mapping[str, Any]) -> dict[str, float]:
@@ -92,16 +104,14 @@ def thresholds_in_use(prefixes: Collection[str], values: Mapping[str, Any]) -> d
     Raises:
         DataError: one of ``values`` is wrong or belongs to other rules, or a minimum is above its maximum.
     """
-    values = checked_thresholds(values)
-    for name in values:
-        if (prefix := name.partition(".")[0]) not in prefixes:
-            raise DataError(f"threshold {name} has no use without {OPTIONS[prefix]}")
-    used = {name: item.default for name, item in THRESHOLDS.items() if name.partition(".")[0] in prefixes} | values
-    for name, least in used.items():
-        most = used.get(above := name.replace(".min_", ".max_"), least)
-        if least > most:
-            raise DataError(f"threshold {name} ({least:g}) is above {above} ({most:g}): nothing would be kept")
-    return used
+    if wrong := [f"threshold {name}: {message}" for name, message in threshold_mistakes(prefixes, values)]:
+        raise DataError(named("\n".join(wrong), flags=True))
+    return _with_defaults(prefixes, values)
+
+
+def _with_defaults(prefixes: Collection[str], values: Mapping[str, Any]) -> dict[str, float]:
+    given = {name: values[name] if THRESHOLDS[name].legal.whole else float(values[name]) for name in sorted(values)}
+    return {name: item.default for name, item in THRESHOLDS.items() if name.partition(".")[0] in prefixes} | given
 
 
 def with_thresholds(rule_set: Any, values: Mapping[str, float]) -> RuleSet:

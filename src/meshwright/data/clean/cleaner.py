@@ -1,10 +1,11 @@
 """Rule sets by name, one after another."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.data.clean.c4 import C4
-from meshwright.data.clean.catalogue import thresholds_in_use, with_thresholds
+from meshwright.data.clean.catalogue import threshold_mistakes, thresholds_in_use, with_thresholds
 from meshwright.data.clean.document import NOTHING_LEFT, Decision, Document, RuleSet
 from meshwright.data.clean.fineweb import FineWeb
 from meshwright.data.clean.gopher import GopherQuality, GopherRepetition
@@ -51,13 +52,24 @@ class Cleaning:
         Raises:
             DataError: a name or a threshold is wrong, or a package that a step needs is not installed.
         """
-        if unknown := [name for name in self.rule_sets if name not in RULE_SETS]:
-            raise DataError(f"rule set {unknown[0]!r} is not known; known are {', '.join(RULE_SETS)}")
+        for _, message in self._rule_mistakes():
+            raise DataError(message)
         used = self.thresholds_in_use()
         rules: list[RuleSet] = [keep_languages(self.languages)] if self.languages else []
         rules += [rule for name in self.rule_sets for rule in RULE_SETS[name]]
         rules = [with_thresholds(rule, used) for rule in rules]
         return Cleaner(rules, unicode_repair() if self.repair_unicode else None, mask if self.mask_pii else None)
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """Every wrong name and value, by the key of the config file; keys that a message names stand in braces."""
+        yield from self._rule_mistakes()
+        for name, message in threshold_mistakes(self._prefixes(), self.thresholds):
+            yield f"clean.thresholds.{name}", message
+        if self.languages:
+            try:
+                keep_languages(self.languages)
+            except DataError as error:
+                yield "clean.languages", str(error)
 
     def thresholds_in_use(self) -> dict[str, float]:
         """Every threshold of the rules that apply, by name.
@@ -65,8 +77,17 @@ class Cleaning:
         Raises:
             DataError: one is not known, not legal, or belongs to rules that do not apply.
         """
-        prefixes = {name.partition("-")[0] for name in self.rule_sets} | ({"language"} if self.languages else set())
-        return thresholds_in_use(prefixes, self.thresholds)
+        return thresholds_in_use(self._prefixes(), self.thresholds)
+
+    def _rule_mistakes(self) -> Iterator[tuple[str, str]]:
+        for name, times in Counter(self.rule_sets).items():
+            if name not in RULE_SETS:
+                yield "clean.rules", f"rule set {name!r} is not known; known are {', '.join(RULE_SETS)}"
+            elif times > 1:
+                yield "clean.rules", f"rule set {name!r} is named {times} times"
+
+    def _prefixes(self) -> set[str]:
+        return {name.partition("-")[0] for name in self.rule_sets} | ({"language"} if self.languages else set())
 
 
 NO_CLEANING = Cleaning()

@@ -1,15 +1,18 @@
 """What a corpus is to be made of, and how."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright.config.corpus_flags import named
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
 from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import strip_suffix
+from meshwright.data.vocabulary.patterns import ENCODINGS
 from meshwright.data.vocabulary.tokenizer import check_vocab_size
 
 if TYPE_CHECKING:
@@ -92,22 +95,64 @@ class Request:
         """Refuse what cannot be done, before anything is read.
 
         Raises:
-            DataError: with the reason.
+            DataError: with every reason, a line each.
         """
-        if (self.tokenizer is None) == (self.train_vocab_size is None):
-            raise DataError("give either --tokenizer FILE or --train-tokenizer VOCAB_SIZE")
-        if self.tokenizer is None and self.tiktoken_encoding is not None:
-            raise DataError("--tiktoken says how the rank file of --tokenizer is used, which is not given")
-        if self.train_vocab_size is not None:
-            check_vocab_size(self.train_vocab_size)
-        if not 0 <= self.eval_fraction < 1:
-            raise DataError(f"eval_fraction {self.eval_fraction} must be at least 0 and below 1")
-        if self.prefix.is_dir():
-            raise DataError(f"{self.prefix}: is a directory; give a prefix, such as {self.prefix / 'corpus'}")
+        if wrong := [f"{key}: {message}" for key, message in self.mistakes()]:
+            raise DataError(named("\n".join(wrong), flags=False))
         if self.cleaning:
             self.cleaning.cleaner()
-        self.deduplication.check()
-        if self.against and not self.deduplication:
-            raise DataError("--against needs --deduplicate")
+
+    def mistakes(self, given: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+        """Key and message of all that is wrong with it; keys that a message names stand in braces.
+
+        Args:
+            given: keys whose values are no defaults, as far as that is known.
+        """
+        yield from self._tokenizer_mistakes()
+        if not 0 <= self.eval_fraction < 1:
+            yield "eval_fraction", f"{self.eval_fraction} must be at least 0 and below 1"
+        if self.prefix.is_dir():
+            yield "output", f"{self.prefix}: is a directory; give a prefix, such as {self.prefix / 'corpus'}"
+        yield from self.cleaning.mistakes()
+        yield from self._deduplication_mistakes(given)
+
+    def _tokenizer_mistakes(self) -> Iterator[tuple[str, str]]:
+        if (self.tokenizer is None) == (self.train_vocab_size is None):
+            yield "tokenizer", "give either {tokenizer} or {train_tokenizer}"
+        elif self.train_vocab_size is not None:
+            for key, value in (("tiktoken", self.tiktoken_encoding), ("eos_token", self.eos_token)):
+                if value is not None:
+                    yield key, "has no use without {tokenizer}"
+            try:
+                check_vocab_size(self.train_vocab_size)
+            except DataError as error:
+                yield "train_tokenizer", str(error)
+        elif self.tiktoken_encoding not in (None, *ENCODINGS):
+            yield "tiktoken", f"{self.tiktoken_encoding!r} is not known; known are {', '.join(ENCODINGS)}"
+
+    def _deduplication_mistakes(self, given: Collection[str]) -> Iterator[tuple[str, str]]:
+        settings = self.deduplication
+        for name in ("ngram", "bands", "rows"):
+            changed = getattr(settings, name) != getattr(NO_DEDUPLICATION, name)
+            if not settings.near and (changed or f"deduplicate.{name}" in given):
+                yield f"deduplicate.{name}", "has no use without {deduplicate.near}"
+        try:
+            settings.check()
+        except DataError as error:
+            yield "deduplicate.bands", str(error)
+        if self.against and not settings:
+            yield "deduplicate.against", "has no use without {deduplicate.exact} or {deduplicate.near}"
+            return
         for prefix in self.corpora_before:
-            kept_keys(prefix, self.deduplication)
+            if os.path.realpath(prefix) == os.path.realpath(self.prefix):
+                yield "deduplicate.against", f"{prefix}: is the corpus that is to be written"
+            elif prefix.is_file():
+                yield (
+                    "deduplicate.against",
+                    f"{prefix}: is a file, not a corpus; put inputs before {{deduplicate.against}}",
+                )
+            else:
+                try:
+                    kept_keys(prefix, settings)
+                except DataError as error:
+                    yield "deduplicate.against", str(error)

@@ -1,0 +1,88 @@
+"""Wrong requests of ``meshwright data prepare``: what is said, by the names that people gave, and what stays whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli import main
+
+
+@pytest.fixture(autouse=True)
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands run in, with one input."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "one fox"}\n{"text": "two foxes"}\n')
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """The lines of a command that must end with code 2."""
+    assert main(["data", "prepare", *words]) == 2
+    return capsys.readouterr().err.removeprefix("meshwright data prepare: ").splitlines()
+
+
+GOOD = ("rows.jsonl", "--output", "c", "--train-tokenizer", "280", "--eval-fraction", "0", "--workers", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--outptu", "c"], "unknown option --outptu, did you mean --output?"),
+        (["--out", "c"], "unknown option --out, did you mean --output?"),
+        (["--clean", ","], "argument --clean: it names nothing"),
+        (["--deduplicate", ""], "argument --deduplicate: it names nothing"),
+        (["--clean", "gopher,gopher"], "--clean: rule set 'gopher' is named 2 times"),
+        (["--eos-token", "x"], "--eos-token: has no use without --tokenizer FILE"),
+        (["--bands", "14"], "--bands: has no use without --deduplicate near"),
+        (["--ngram", "x"], '--ngram: must be a whole number >= 1, not "x"'),
+        (["--eval-fraction", "2"], "--eval-fraction: must be a number >= 0 and < 1, not 2"),
+        (["--train-tokenizer", "99999999999"], "--train-tokenizer: vocabulary of 99999999999 is too large"),
+        (["--deduplicate", "exact", "--against", "c"], "--against: c: is the corpus that is to be written"),
+    ],
+)
+def test_a_wrong_option_is_one_line_in_its_own_name(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    (line,) = refused(capsys, *GOOD, *words)
+    assert line.removeprefix("meshwright data prepare: ").startswith(message)
+
+
+def test_what_is_missing_is_told_by_the_option_that_gives_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys) == ["INPUT ...: is missing", "--output PREFIX: is missing"]
+    (line,) = refused(capsys, "--deduplicate", "exact", "--against", "a", "rows.jsonl", "--output", "c")
+    assert "put inputs before --against" in line
+
+
+def test_wrong_names_of_a_file_are_told_with_their_places_and_keys(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "inputs: [rows.jsonl]\noutput: c\ntrain_tokenizer: 280\ntiktoken: gpt9\nclean:\n  rules: [goffer]\n"
+        "  thresholds: {gopher.min_wrds: 3, c4.min_sentences: 4}\ndeduplicate:\n  ngram: 5\n  against: [a]\n"
+    )
+    starts = [
+        "c.yaml:4:1: tiktoken: has no use without tokenizer",
+        "c.yaml:6:3: clean.rules: rule set 'goffer' is not known",
+        "c.yaml:7:16: clean.thresholds.gopher.min_wrds: is not known; did you mean gopher.min_words",
+        "c.yaml:7:36: clean.thresholds.c4.min_sentences: has no use without c4 or c4-fineweb in clean.rules",
+        "c.yaml:9:3: deduplicate.ngram: has no use without deduplicate.near",
+        "c.yaml:10:3: deduplicate.against: has no use without deduplicate.exact or deduplicate.near",
+    ]
+    lines = refused(capsys, "c.yaml")
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+    (tmp_path / "c.yaml").write_text("inputs: [rows.jsonl]\noutput: c\nhtml: page.html\n")
+    assert refused(capsys, "c.yaml") == ["c.yaml:3:1: html: can only be given on the command line; --html"]
+
+
+def test_every_corpus_named_by_against_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = refused(capsys, *GOOD, "--deduplicate", "exact", "--against", "a", "--against", "rows.jsonl")
+    assert lines[0].startswith("--against: a.signatures.json: no such file")
+    assert lines[1].startswith("--against: rows.jsonl: is a file, not a corpus; put inputs before --against")
+
+
+def test_rules_are_listed_as_json_without_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "prepare", "--list-rules", "--json"]) == 0
+    rules = {rule["name"]: rule for rule in json.loads(capsys.readouterr().out)}
+    assert rules["gopher.too_few_words"]["thresholds"] == {"gopher.min_words": 50}
