@@ -3,6 +3,7 @@
 import os
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -173,7 +174,9 @@ class IndexedWriter:
 
     def abort(self) -> None:
         """Remove what was written so far."""
-        self._file.close()
+        # What is still in its buffer may find no place on a full disk.
+        with suppress(OSError):
+            self._file.close()
         self._partial_bin.unlink(missing_ok=True)
         self._partial_idx.unlink(missing_ok=True)
         if self._beside is not None:
@@ -185,7 +188,11 @@ class IndexedWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.finalize()
-        else:
+        if kind is not None:
             self.abort()
+            return
+        try:
+            self.finalize()
+        except BaseException:
+            self.abort()
+            raise

@@ -6,6 +6,7 @@ supervised, then one bit for each token, eight to a byte, the first in the lowes
 
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ class MaskWriter:
 
     def abort(self) -> None:
         """Remove what was written so far."""
-        self._file.close()
+        with suppress(OSError):
+            self._file.close()
         self._partial.unlink(missing_ok=True)
 
 
