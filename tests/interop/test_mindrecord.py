@@ -1,6 +1,8 @@
 """MindRecord files written by MindSpore, read without it: every row, what import makes of them, what it refuses."""
 
+import errno
 import hashlib
+import io
 import json
 import sqlite3
 import tracemalloc
@@ -14,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import mindrecord_files
 from meshwright.cli import main
+from meshwright.data import indexed_writer
 from meshwright.data.corpus import find_files
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.errors import DataError
@@ -86,14 +89,18 @@ def test_training_reads_imported_rows(records: Path, tmp_path: Path) -> None:
     assert labels.tolist() == [[*rows[0][1:], rows[1][0]], [*rows[10][1:], rows[11][0]]]
 
 
-def test_the_tokenizer_that_made_the_ids_travels_along(
-    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def save_tokenizer(path: Path) -> None:
     vocabulary = {"</s>": 0, **{chr(64 + number): number for number in range(1, 64)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="A"))
     tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()
     tokenizer.add_special_tokens(["</s>"])
-    tokenizer.save(str(tmp_path / "t.json"))
+    tokenizer.save(str(path))
+
+
+def test_the_tokenizer_that_made_the_ids_travels_along(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tokenizer(tmp_path / "t.json")
     source, prefix = str(records / "lm_pretrain.mindrecord"), str(tmp_path / "c")
     assert main(["data", "import", source, "--output", prefix, "--tokenizer", str(tmp_path / "t.json"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -101,6 +108,45 @@ def test_the_tokenizer_that_made_the_ids_travels_along(
     assert (tmp_path / "c.tokenizer.json").read_bytes() == (tmp_path / "t.json").read_bytes()
     assert main(["data", "inspect", prefix]) == 0
     assert "document 0, token 0, not in the loss: 'o'" in capsys.readouterr().out
+
+
+def test_a_sentencepiece_model_is_named_and_its_end_of_text_can_be_said(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    model = io.BytesIO()
+    lines = [f"the {word} of {word}" for word in ("house", "mouse", "river", "cloud")] * 20
+    options = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2, "eos_id": -1, "bos_id": -1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", control_symbols=["[END]"], **options
+    )
+    (tmp_path / "t.model").write_bytes(model.getvalue())
+    mindrecord_files.write(tmp_path / "r", {"input_ids": "int32"}, [[[1, 2, 3]]])
+    request = ["data", "import", str(tmp_path / "r"), "--output", str(tmp_path / "c")]
+    assert main([*request, "--tokenizer", str(tmp_path / "t.model")]) == 2
+    assert "name it with --eos-token" in capsys.readouterr().err
+    assert main([*request, "--tokenizer", str(tmp_path / "t.model"), "--eos-token", "[END]"]) == 0
+    assert capsys.readouterr().out.endswith("c.bin .idx .tokenizer.model\n")
+    assert main([*request[:-1], str(tmp_path / "d"), "--vocab-size", "9", "--tiktoken", "gpt2"]) == 2
+    assert "about --tokenizer, which is not given" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_nothing_that_blocks_the_next_try(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tokenizer(tmp_path / "t.json")
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    request = (records / "mcore_4cols.mindrecord", tmp_path / "out" / "c")
+    with monkeypatch.context() as patch:
+        patch.setattr(indexed_writer, "write_index", fail)
+        with pytest.raises(OSError, match="No space left"):
+            import_mindrecord(*request, tokenizer=tmp_path / "t.json")
+    assert list((tmp_path / "out").iterdir()) == []
+    import_mindrecord(*request, tokenizer=tmp_path / "t.json")
+    assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".bin", ".idx", ".json", ".mask"]
 
 
 def documents(prefix: Path) -> list[tuple[list[int], list[int]]]:
@@ -207,6 +253,52 @@ def test_how_labels_stand_is_told_by_the_rows_or_by_the_user(tmp_path: Path) -> 
     assert main(["data", "import", source, "--output", str(tmp_path / "b"), *options, "in-place"]) == 0
     assert documents(tmp_path / "a") == [([1, 2, 3, 3], [0, 0, 0, 1])]
     assert documents(tmp_path / "b") == [([1, 2, 3], [0, 0, 1])]
+
+
+def test_labels_over_the_borders_of_documents_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stream cut into rows, with labels ahead: every id of it is there once."""
+    columns = {"input_ids": "int32", "labels": "int32", "position_ids": "int32"}
+    stream = [11, 12, 1, 21, 22, 23, 1, 31, 32, 33, 34, 1, 41]
+    rows = [[stream[:6], stream[1:7], [0, 1, 2, 0, 1, 2]], [stream[6:12], stream[7:], [0, 1, 2, 3, 4, 5]]]
+    mindrecord_files.write(tmp_path / "r", columns, rows)
+    assert main(["data", "import", str(tmp_path / "r"), "--output", str(tmp_path / "c"), "--vocab-size", "100"]) == 0
+    assert "left out: 2 labels that are the first token of another document" in capsys.readouterr().out
+    assert documents(tmp_path / "c") == [
+        ([11, 12, 1], [0, 1, 1]),
+        ([21, 22, 23], [0, 1, 1]),
+        ([1, 31, 32, 33, 34, 1, 41], [0, 1, 1, 1, 1, 1, 1]),
+    ]
+    # In place they would teach a first id from what isolated documents do not see.
+    rows = [[[1, 2, 3, 4, 5, 6], [-100, 2, -100, 4, 5, 6], [0, 1, 2, 0, 1, 2]]]
+    mindrecord_files.write(tmp_path / "p", columns, rows)
+    assert import_mindrecord(tmp_path / "p", tmp_path / "d", vocab_size=10).crossing_labels == 1
+    assert documents(tmp_path / "d") == [([1, 2], [0, 1]), ([4, 5, 6], [0, 1, 1])]
+
+
+@pytest.mark.parametrize(("first", "padding"), [(2, 0), (3, 1)])
+def test_a_last_label_that_ends_a_row_is_kept(tmp_path: Path, first: int, padding: int) -> None:
+    """It is the first id of the next row too: all begin with the token that ends them, or are padded with it."""
+    rows = [
+        [[first, 5, 6], [5, 6, 2], [1, 1, 1]],
+        [[2, 7, 8], [-100 if padding else 7, 8, 2], [1 - padding, 1, 1]],
+    ]
+    columns = {"input_ids": "int32", "labels": "int32", "attention_mask": "int32"}
+    mindrecord_files.write(tmp_path / "r", columns, rows)
+    import_mindrecord(tmp_path / "r", tmp_path / "c", vocab_size=10)
+    assert documents(tmp_path / "c")[0] == ([first, 5, 6, 2], [0, 1, 1, 1])
+
+
+def test_labels_that_nothing_was_held_against_do_not_tell_how_they_stand(tmp_path: Path) -> None:
+    """The last label of a document can be any id ahead: alone it shows nothing."""
+    for columns, row in (
+        (["input_ids", "labels"], [[7, 8, 9], [-100, -100, 5]]),
+        (["input_ids", "labels", "position_ids"], [[7, 8, 9], [4, 5, 6], [0, 0, 0]]),
+    ):
+        mindrecord_files.write(tmp_path / "r", dict.fromkeys(columns, "int32"), [row] * 3)
+        with pytest.raises(DataError, match="no row tells"):
+            import_mindrecord(tmp_path / "r", tmp_path / "c", vocab_size=10)
+        for path in tmp_path.iterdir():
+            path.unlink()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     vocabulary = parser.add_mutually_exclusive_group(required=True)
     vocabulary.add_argument("--vocab-size", type=int, metavar="N", help="ids are below N")
     vocabulary.add_argument("--tokenizer", metavar="FILE", help="vocabulary that made the ids; it is copied")
+    parser.add_argument("--tiktoken", metavar="NAME", help="how a tiktoken file is used: gpt2,cl100k,o200k,llama3,qwen")
+    parser.add_argument("--eos-token", metavar="TOKEN", help="ends each text (default: the tokenizer's)")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="COLUMN", help="leave out a column that training would need"
     )
@@ -32,6 +34,8 @@ def run(args: argparse.Namespace) -> None:
         args.output,
         vocab_size=args.vocab_size,
         tokenizer=args.tokenizer,
+        eos_token=args.eos_token,
+        tiktoken_encoding=args.tiktoken,
         ignore=args.ignore,
         ahead=None if args.labels is None else args.labels == "ahead",
         show_progress=True,
@@ -46,9 +50,9 @@ def run(args: argparse.Namespace) -> None:
         print(f"{report.supervised_tokens} of the tokens ({share:.1%}) are supervised")
     if report.empty_rows:
         print(f"left out: {report.empty_rows} rows without a supervised token")
+    if report.crossing_labels:
+        print(f"left out: {report.crossing_labels} labels that are the first token of another document than theirs")
     for name, outcome in report.columns.items():
         print(f"  column {name}: {outcome}")
-    files = [".bin", ".idx"]
-    files += [report.beside] if report.beside else []
-    files += [".tokenizer.json"] if args.tokenizer else []
+    files = [".bin", ".idx", *filter(None, (report.beside, report.tokenizer))]
     print(f"wrote {report.output}{' '.join(files)}")

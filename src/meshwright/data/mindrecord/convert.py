@@ -1,6 +1,8 @@
 """MindRecord files to a pair of token files and, where rows have labels, a loss mask."""
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,12 +10,12 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import bin_path, idx_path, strip_suffix
 from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loss_mask import IGNORED, LossMask
-from meshwright.data.mindrecord.files import open_mindrecord
+from meshwright.data.mindrecord.files import Row, open_mindrecord
 from meshwright.data.mindrecord.tokens import RowTokens
 from meshwright.data.own_labels import OwnLabels
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, record_path, tokenizer_path
-from meshwright.data.vocabulary.tokenizer import load_tokenizer
+from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,10 @@ class ImportReport:
         files: the record files, in the order in which they were read.
         columns: by name, what became of it.
         beside: suffix of the file that says what is supervised; None where rows do not.
+        tokenizer: suffix of the tokenizer that was copied; None without one.
         supervised_tokens: tokens that it leaves in the loss.
         empty_rows: rows that supervise nothing, and so gave no document.
+        crossing_labels: labels left out because they are the first token of another document than theirs.
     """
 
     output: str
@@ -35,9 +39,11 @@ class ImportReport:
     dtype: str
     columns: dict[str, str]
     beside: str | None
+    tokenizer: str | None
     supervised_tokens: int | None
     rows: int
     empty_rows: int
+    crossing_labels: int
 
 
 def import_mindrecord(
@@ -46,19 +52,23 @@ def import_mindrecord(
     *,
     vocab_size: int | None = None,
     tokenizer: str | Path | None = None,
+    eos_token: str | None = None,
+    tiktoken_encoding: str | None = None,
     ignore: Collection[str] = (),
     ahead: bool | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
     """Write ``output``.bin/.idx, .mask or .labels where rows have labels, and .tokenizer.* where one is given.
 
-    The files get their names when all rows are written; on any error nothing is left behind. Memory is that of one
-    row and of 4 bytes per document.
+    The files get their names when all rows are written; on any error nothing is left behind. Memory is that of two
+    rows and of 4 bytes per document.
 
     Args:
         source: a MindRecord file, any file of a set, or the name of a set without the number.
         vocab_size: ids are below it; it decides the dtype.
         tokenizer: the vocabulary that made the ids: to take ``vocab_size`` from, and to decode them later.
+        eos_token: the token that ends a text; default: the tokenizer's own.
+        tiktoken_encoding: how ``tokenizer`` is used where it is a tiktoken rank file.
         ignore: columns to leave out although training would need them.
         ahead: whether labels are the ids that follow; None to be told by the rows. Said here, they may be other ids.
 
@@ -69,7 +79,11 @@ def import_mindrecord(
     _check_output(output)
     if (vocab_size is None) == (tokenizer is None):
         raise DataError("give either --vocab-size N or --tokenizer FILE")
-    text_tokenizer = load_tokenizer(tokenizer) if tokenizer is not None else None
+    if tokenizer is None and (eos_token is not None or tiktoken_encoding is not None):
+        raise DataError("--eos-token and --tiktoken are about --tokenizer, which is not given")
+    text_tokenizer = None
+    if tokenizer is not None:
+        text_tokenizer = load_tokenizer(tokenizer, eos_token=eos_token, tiktoken_encoding=tiktoken_encoding)
     size = text_tokenizer.vocab_size if text_tokenizer else vocab_size or 0
     records = open_mindrecord(source)
     if not records.rows:
@@ -79,18 +93,17 @@ def import_mindrecord(
     output.parent.mkdir(parents=True, exist_ok=True)
     supervised = 0
     with (
+        _named_last(output, text_tokenizer) if text_tokenizer else nullcontext(),
         IndexedWriter(output, vocab_size=size, beside=row_tokens.beside) as writer,
         Progress("importing", total, show=show_progress) as progress,
     ):
-        for number, row in enumerate(records.read(row_tokens.columns), 1):
-            for document in row_tokens(row):
+        for number, (row, later) in enumerate(_with_later(records.read(row_tokens.columns)), 1):
+            for document in row_tokens(row, later):
                 writer.add_document(document.tokens, document.labels)
                 supervised += 0 if document.labels is None else int((document.labels != IGNORED).sum())
             progress.update(total * number // records.rows)
         if not writer.documents:
             raise DataError(f"{records.shards[0].path}: no row supervises anything: there is nothing to learn")
-        if text_tokenizer is not None:
-            Path(f"{output}.tokenizer{text_tokenizer.suffix}").write_bytes(text_tokenizer.body)
     return ImportReport(
         output=str(output),
         files=[str(shard.path) for shard in records.shards],
@@ -99,10 +112,34 @@ def import_mindrecord(
         dtype=writer.dtype.name,
         columns=row_tokens.outcome(),
         beside=row_tokens.beside.suffix if row_tokens.beside else None,
+        tokenizer=f".tokenizer{text_tokenizer.suffix}" if text_tokenizer else None,
         supervised_tokens=supervised if row_tokens.beside else None,
         rows=records.rows,
         empty_rows=row_tokens.empty_rows,
+        crossing_labels=row_tokens.crossing_labels,
     )
+
+
+@contextmanager
+def _named_last(output: Path, tokenizer: TextTokenizer) -> Iterator[None]:
+    """Write the tokenizer of a corpus before the block, which writes the corpus; it gets its name after it."""
+    path = Path(f"{output}.tokenizer{tokenizer.suffix}")
+    partial = Path(f"{path}.partial")
+    try:
+        partial.write_bytes(tokenizer.body)
+        yield
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _with_later(rows: Iterator[Row]) -> Iterator[tuple[Row, Row | None]]:
+    """Each row and the one after it."""
+    row = next(rows, None)
+    while row is not None:
+        later = next(rows, None)
+        yield row, later
+        row = later
 
 
 def _check_output(output: Path) -> None:

@@ -31,6 +31,7 @@ class LabelledRow:
         tokens: ``input_ids``, integer [tokens].
         labels: integer [tokens].
         wanted: whether ``labels`` and ``loss_mask`` supervise each label, bool [tokens].
+        crossing: labels left out so far because they are the first id of a document, and not for one in it.
     """
 
     def __init__(self, row: Row, *, ahead: bool) -> None:
@@ -38,6 +39,7 @@ class LabelledRow:
         self.row, self._ahead = row, ahead
         self.tokens, self.labels = np.asarray(row.values[TOKENS]), column(row, LABELS)
         self.wanted = self.labels != IGNORED
+        self.crossing = 0
         if LOSS in row.values:
             self.wanted &= zeros_and_ones(row, LOSS)
 
@@ -45,6 +47,15 @@ class LabelledRow:
         """The first position with a supervised label that is not the id it should be."""
         wrong = self.wanted & (self.labels != self._targets())
         return int(wrong.argmax()) if wrong.any() else None
+
+    def agrees(self) -> bool | None:
+        """Whether supervised labels are the ids they should be; None where there is none that has to be one."""
+        if self.first_other() is not None:
+            return False
+        compared = self.wanted.copy()
+        if self._ahead:
+            compared[self._last_of_documents()] = False
+        return True if compared.any() else None
 
     def other_id(self, more: str) -> DataError:
         """The error of that position."""
@@ -72,17 +83,30 @@ class LabelledRow:
             # Nothing comes before the first id that could predict it.
             self.wanted[part[0] : part[0] + 1] = False
 
-    def document(self, start: int, stop: int) -> tuple[Ids, Labels]:
+    def document(self, start: int, stop: int, following: int | None) -> tuple[Ids, Labels]:
         """One document up to its last supervised id: what follows that cannot change its loss.
+
+        A label of the first id of another document is left out: nothing in that document foretells it, and one ahead,
+        at the end of this document, would stand twice.
+
+        Args:
+            following: the first id of that document, or None.
 
         Returns:
             Its ids, and what is to be predicted in the place of each, or -100; integer [tokens] both.
         """
+        if not self._ahead and self.wanted[start : start + 1].any():
+            self.crossing += 1
+            self.wanted[start] = False
+        whole = stop
         stop = start + _last(self.wanted[start:stop]) + 1
         tokens = self.tokens[start:stop]
         labels = np.where(self.wanted[start:stop], self.labels[start:stop], IGNORED)
         if stop == start or not self._ahead:
             return tokens, labels
+        if stop == whole and labels[-1] == following:
+            self.crossing += 1
+            return tokens, np.append(IGNORED, labels[:-1])
         return np.append(tokens, labels[-1]), np.append(IGNORED, labels)
 
     def _targets(self) -> Ids:
@@ -90,23 +114,29 @@ class LabelledRow:
         if not self._ahead:
             return self.tokens
         targets = np.append(self.tokens[1:], self.labels[-1:])
-        bounds = documents(self.row, (0, len(self.tokens)))
-        last = [start + max(0, _last(self.wanted[start:stop])) for start, stop in bounds if stop > start]
+        last = self._last_of_documents()
         targets[last] = self.labels[last]
         return targets
+
+    def _last_of_documents(self) -> list[int]:
+        """The last supervised place of each document that has tokens, or its first."""
+        bounds = documents(self.row, (0, len(self.tokens)))
+        return [start + max(0, _last(self.wanted[start:stop])) for start, stop in bounds if stop > start]
 
 
 def labels_are_ahead(records: MindRecord, columns: Collection[str]) -> bool:
     """Whether labels are the ids that follow, told by the first row in which only that or only the other is so.
 
+    A row in which no label has to be the id that follows does not tell.
+
     Raises:
         DataError: the labels of a row are neither, or no row tells.
     """
     for row in records.read([name for name in LABEL_COLUMNS if name in columns]):
-        in_place, ahead = (LabelledRow(row, ahead=way).first_other() is None for way in (False, True))
-        if in_place != ahead:
+        in_place, ahead = (LabelledRow(row, ahead=way).agrees() for way in (False, True))
+        if ahead is not None and in_place is not None and in_place != ahead:
             return ahead
-        if not in_place:
+        if ahead is False:
             raise LabelledRow(row, ahead=False).other_id(
                 "nor the one that follows; --labels in-place or ahead keeps labels of their own"
             )

@@ -54,6 +54,7 @@ class RowTokens:
         columns: the columns that have to be read.
         beside: what writes their labels beside the tokens; None where rows have none.
         empty_rows: rows so far that gave no document: they supervise nothing.
+        crossing_labels: labels so far that were left out because they are the first id of another document.
     """
 
     def __init__(
@@ -75,13 +76,16 @@ class RowTokens:
         elif ahead is not None and self._masked:
             self._own = first_own_label(records, self.columns, ahead=ahead)
         self.beside = (LabelWriter if self._own else MaskWriter) if self._masked else None
-        self.empty_rows = self._packed_rows = 0
+        self.empty_rows = self.crossing_labels = self._packed_rows = 0
         self._ahead = bool(ahead)
         self._vocab_size = vocab_size
         self._ignored = tuple(name for name in records.columns if name in ignore)
 
-    def __call__(self, row: Row) -> list[RowDocument]:
+    def __call__(self, row: Row, later: Row | None) -> list[RowDocument]:
         """The documents of a row: one, several where its positions start anew, none where it supervises nothing.
+
+        Args:
+            later: the row after it; None after the last.
 
         Raises:
             DataError: an id is outside the vocabulary, or columns contradict each other.
@@ -94,18 +98,26 @@ class RowTokens:
             raise refusal(row, LOSS, "masks positions, but there are no labels that it could be for")
         found = []
         for start, stop in documents(row, part):
-            tokens, labels = np.asarray(row.values[TOKENS])[start:stop], None
-            if labelled is not None:
-                tokens, labels = labelled.document(start, stop)
-                if self._own is not None:
-                    self._check_ids(row, LABELS, np.where(labels == IGNORED, 0, labels), start - self._ahead)
-            if len(tokens) or labelled is None:
-                self._check_ids(row, TOKENS, tokens, start)
-                self._check_position(row, start, tokens)
-                found.append(RowDocument(tokens, labels))
+            if start < stop and (labelled is None or labelled.wanted[start:stop].any()):
+                self._check_position(row, start)
+            if labelled is None:
+                document = RowDocument(np.asarray(row.values[TOKENS])[start:stop], None)
+            else:
+                following = labelled.tokens[stop] if stop < part[1] else self._first_of(later, labelled, part)
+                document = self._labelled(labelled, start, stop, following)
+            if len(document.tokens) or labelled is None:
+                self._check_ids(row, TOKENS, document.tokens, start)
+                found.append(document)
         self.empty_rows += not found
         self._packed_rows += len(found) > 1
+        self.crossing_labels += labelled.crossing if labelled is not None else 0
         return found
+
+    def _labelled(self, labelled: LabelledRow, start: int, stop: int, following: int | None) -> RowDocument:
+        tokens, labels = labelled.document(start, stop, following)
+        if self._own is not None:
+            self._check_ids(labelled.row, LABELS, np.where(labels == IGNORED, 0, labels), start - self._ahead)
+        return RowDocument(tokens, labels)
 
     def outcome(self) -> dict[str, str]:
         """What became of each column, after all rows."""
@@ -133,9 +145,21 @@ class RowTokens:
             raise refusal(row, ATTENTION, f"masks position {inside}, which is not at an end of the row")
         return start, stop
 
-    def _check_position(self, row: Row, start: int, tokens: Ids) -> None:
+    def _first_of(self, later: Row | None, labelled: LabelledRow, part: Bounds) -> int | None:
+        """The first id of the row after a labelled one; None where the two cannot be parts of one stream.
+
+        Padding says so, and rows that begin alike: where one token begins and ends texts, that is the last label.
+        """
+        if not self._ahead or later is None:
+            return None
+        if part != (0, len(labelled.tokens)) or not len(labelled.tokens) or self._without_padding(later)[0] > 0:
+            return None
+        ids = np.asarray(later.values[TOKENS])
+        return int(ids[0]) if len(ids) and ids[0] != labelled.tokens[0] else None
+
+    def _check_position(self, row: Row, start: int) -> None:
         """Documents count from 0, or go on through the padding before the first."""
-        if POSITIONS in self.columns and len(tokens) and (found := column(row, POSITIONS)[start]) not in (0, start):
+        if POSITIONS in self.columns and (found := column(row, POSITIONS)[start]) not in (0, start):
             raise refusal(row, POSITIONS, f"has {found} at position {start}: neither goes on nor starts anew from 0")
 
     def _check_ids(self, row: Row, name: str, ids: Ids, start: int) -> None:
