@@ -18,9 +18,9 @@ SERVER.set_forkserver_preload(
 Process = multiprocessing.context.ForkServerProcess
 
 
-def start(function: Callable[..., None], *arguments: Any) -> Process:
+def start(function: Callable[..., None], *arguments: Any, **options: Any) -> Process:
     """Call a function of a test module in another process."""
-    process = SERVER.Process(target=function, args=arguments)
+    process = SERVER.Process(target=function, args=arguments, kwargs=options)
     process.start()
     return process
 

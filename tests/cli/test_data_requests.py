@@ -86,3 +86,54 @@ def test_rules_are_listed_as_json_without_inputs(capsys: pytest.CaptureFixture[s
     assert main(["data", "prepare", "--list-rules", "--json"]) == 0
     rules = {rule["name"]: rule for rule in json.loads(capsys.readouterr().out)}
     assert rules["gopher.too_few_words"]["thresholds"] == {"gopher.min_words": 50}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--html", "rows.jsonl", "--overwrite"], "--html rows.jsonl: is an input"),
+        (["--html", "c.bin"], "--html c.bin: is a file of the corpus c"),
+        (["--html", "notes.txt"], "--html notes.txt: exists already and is no page of this command"),
+        (["--html", "none/page.html"], "--html none/page.html: cannot be written: no such folder"),
+        (["--html", "-"], "--html -: a page is written to a file"),
+        (["--output", "rows.jsonl/c"], "--output rows.jsonl/c: cannot be written: "),
+        (["--output", "x" * 300], f"--output {'x' * 300}: cannot be written: File name too long"),
+        (["own.json", "--output", "own", "--overwrite"], "own.json: is an input, and --output own would replace it"),
+    ],
+)
+def test_nothing_is_written_over_what_is_not_to_be_replaced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], message: str
+) -> None:
+    for name in ("notes.txt", "own.json"):
+        (tmp_path / name).write_text("mine")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (line,) = refused(capsys, *(() if words[0] == "own.json" else GOOD[:3]), *words, *GOOD[3:])
+    assert line.startswith(message)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_page_can_be_had_in_the_new_folder_of_the_corpus_and_later(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["data", "prepare", *GOOD, "--output", "new/c", "--html", "new/page.html"]) == 0
+    first = (tmp_path / "new/page.html").read_text()
+    assert "2 of 2 documents kept" in first
+    (tmp_path / "new/page.html").write_text(first + "<!-- old -->")
+    assert main(["data", "inspect", "new/c", "--html", "new/page.html"]) == 0
+    # Only the times of the run are not kept.
+    assert (tmp_path / "new/page.html").read_text() == first.replace(_section(first, "Time"), "")
+    capsys.readouterr()
+    assert main(["data", "inspect", "new/c", "--html", "new/c.idx"]) == 2
+    assert main(["data", "inspect", "rows", "--html", "page.html"]) == 2
+    assert main(["data", "inspect", "new"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "meshwright data inspect: --html new/c.idx: is a file of the corpus new/c; choose another name",
+        "meshwright data inspect: rows.report.json: no such file; `meshwright data prepare` writes it",
+        "meshwright data inspect: new: is a folder; its corpora are new/c",
+    ]
+
+
+def _section(page: str, title: str) -> str:
+    start = page.index(f"<section><h2>{title}</h2>")
+    # With the line end that joins it to the section before.
+    return page[start - 1 : page.index("</section>", start) + len("</section>")]

@@ -5,19 +5,21 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_shards import SHARD_BYTES, start
 
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.deduplicate.settings import Deduplication
+from meshwright.data.errors import DataError
 from meshwright.data.preparation import shards, stages
 from meshwright.data.preparation.finish_stage import OUTPUTS
 from meshwright.data.preparation.prepare import prepare
 from meshwright.data.preparation.workplace import workplace_path
 
 GOOD = "Number {} of these letters is for the people that have to walk with care. It has a second line. "
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "train_vocab_size": 280,
     "eval_fraction": 0.2,
     "cleaning": Cleaning(rule_sets=("c4",)),
@@ -61,10 +63,10 @@ def die(*ignored: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int, workers: int) -> None:
-    """Prepare a corpus up to the COUNT-th file that matches and gets its name, copy of bytes, or step of progress."""
+def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int, workers: int, **changes: Any) -> None:
+    """Prepare a corpus up to the COUNT-th file that matches and gets its name, copy, step of progress, or removal."""
     left = [count]
-    replace, copy, update = os.replace, os.copy_file_range, stages.Progress.update
+    replace, copy, update, unlink = os.replace, os.copy_file_range, stages.Progress.update, os.unlink
 
     def replace_or_die(old: str | Path, new: str | Path) -> None:
         hit = fnmatch.fnmatch(str(new), pattern)
@@ -88,14 +90,23 @@ def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int
             die()
         update(progress, *done)
 
+    def unlink_or_die(path: str | Path, *, dir_fd: int | None = None) -> None:
+        # Only the removal of whole directories gives one.
+        left[0] -= dir_fd is not None
+        if left[0] == 0:
+            die()
+        unlink(path, dir_fd=dir_fd)
+
     shards.SHARD_BYTES = SHARD_BYTES
     if event in ("before", "after"):
         os.replace = replace_or_die
     elif event == "copying":
         os.copy_file_range = copy_or_die
+    elif event == "removing":
+        os.unlink = unlink_or_die
     else:
         stages.Progress.update = update_or_die
-    prepare([source], output, workers=workers, **SETTINGS)
+    prepare([source], output, workers=workers, **{**SETTINGS, **changes})
 
 
 @pytest.mark.parametrize(
@@ -146,6 +157,71 @@ def test_killed_in_any_stage_and_gone_on(
     assert outputs(output) == expected
     assert not done & written
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def killed(source: Path, output: Path, *how: Any, **changes: Any) -> None:
+    process = start(run_and_die, source, output, *how, 0, **changes)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("count", [1, 12, 25])
+def test_killed_in_the_clean_up_and_gone_on(
+    source: Path, tmp_path: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    output = tmp_path / "out"
+    killed(source, output, "removing", "", count, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] != []
+    assert outputs(output) == expected
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    prepare([source], output, overwrite=True, **SETTINGS)
+    assert outputs(output) == expected
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_corpus_that_was_finished_is_no_leave_to_replace_files(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    killed(source, output, "after", "*/out.json", 1)
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    mask = tmp_path / "out.mask"
+    mask.write_text("of others")
+    with pytest.raises(DataError, match=r"out\.mask: exists already"):
+        prepare([source], output, **SETTINGS)
+    assert mask.read_text() == "of others"
+    mask.unlink()
+    (tmp_path / "out.idx").unlink()
+    before = outputs(output)
+    with pytest.raises(DataError, match=r"out\.idx: was removed or changed .*; remove .*\.out\.partial to"):
+        prepare([source], output, **SETTINGS)
+    assert outputs(output) == before
+
+
+def test_the_tokenizer_that_is_replaced_by_itself_is_there_to_go_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    prepare([source], output, **SETTINGS)
+    changes = {"train_vocab_size": None, "tokenizer": tmp_path / "out.tokenizer.json", "overwrite": True}
+    before = outputs(output)
+    killed(source, output, "before", "*/out.tokenizer.json", 1, **changes)
+    prepare([source], output, **{**SETTINGS, **changes})
+    assert outputs(output) == before
+
+
+def test_token_files_that_are_not_whole_are_never_finished(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    killed(source, output, "before", "*/finished.json", 1)
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    (tokens,) = workplace_path(output).glob("corpus-*/corpus.bin")
+    os.truncate(tokens, 100)
+    with pytest.raises(DataError, match=r"corpus\.bin: has 100 bytes, not \d+; remove .*\.out\.partial and run again"):
+        prepare([source], output, **SETTINGS)
+    assert outputs(output) == {}
 
 
 def test_other_settings_keep_the_stages_before_them(

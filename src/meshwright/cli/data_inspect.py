@@ -2,22 +2,39 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
+
+from meshwright.cli import data_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the action."""
     parser.add_argument("prefix", metavar="PREFIX", help="corpus without .bin or .idx, or a MindRecord file")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="instead write the page of `data prepare --html`, from PREFIX.report.json",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the report. Raises DataError."""
-    from meshwright.data.indexed_format import idx_path
+    from meshwright.data.errors import DataError
+    from meshwright.data.indexed_format import idx_path, strip_suffix
     from meshwright.data.inspect import inspect_corpus
     from meshwright.data.mindrecord.files import is_mindrecord
     from meshwright.data.mindrecord.inspect import inspect_mindrecord
 
+    prefix = strip_suffix(args.prefix)
+    if prefix.is_dir() and not idx_path(prefix).exists():
+        raise DataError(f"{prefix}: is a folder; {_prefixes(prefix)}")
+    if args.html is not None:
+        data_report.check_page(args.html, prefix)
+        data_report.write_page(data_report.load_report(prefix), args.html)
+        return
     mindrecord = is_mindrecord(args.prefix) and not idx_path(args.prefix).exists()
     report = inspect_mindrecord(args.prefix) if mindrecord else inspect_corpus(args.prefix, show_progress=True)
     if args.json:
@@ -26,6 +43,13 @@ def run(args: argparse.Namespace) -> None:
         _print_mindrecord(report)
     else:
         _print_corpus(report)
+
+
+def _prefixes(folder: Path) -> str:
+    """The corpora of a folder, to choose from; a held-out split is shown with its own."""
+    found = [path.with_suffix("") for path in sorted(folder.glob("*.idx"))]
+    names = [str(prefix) for prefix in found if prefix.suffix != ".eval" or prefix.with_suffix("") not in found]
+    return f"its corpora are {', '.join(names)}" if names else "it has no corpus"
 
 
 def _print_mindrecord(report: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -22,15 +21,6 @@ if TYPE_CHECKING:
 CONFIG_SUFFIXES = (".yaml", ".yml")
 KINDS = ("exact", "near")
 MOST_WORKERS = 16
-# What is counted in the directories of the workplace, by the first word of their names.
-KEPT = {
-    "clean": ("??????.json", "shards cleaned"),
-    "signatures": ("*.npy", "shards signed"),
-    "duplicates": ("duplicates.json", "duplicates found"),
-    "tokenizer": ("tokenizer.json", "tokenizer trained"),
-    "tokens": ("??????.json", "shards tokenized"),
-    "corpus": ("*.written", "shards written"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -166,23 +156,34 @@ def run(args: argparse.Namespace) -> None:
         return
     config = _config(args)
     request = Request.of(config)
-    data_report.check(args)
+    if args.html is not None:
+        _check_page(args, request)
     workers = _cores() if config.workers is None else config.workers
     options = {"workers": workers, "overwrite": args.overwrite, "show_progress": True}
-    try:
-        if args.task:
-            task = Task.parse(args.task)
-            _print_task(task, prepare_task(request, task, **options), args.json)
-        else:
-            seconds: dict[str, float] = {}
-            record = prepare_corpus(request, **options, seconds=seconds)
-            report = {**data_report.load_report(request.prefix), "seconds": seconds}
-            _print_corpus(request, record, report, args.json)
-            data_report.write_page(report, args.html)
-    except BaseException:
-        if kept := _kept(request.prefix):
-            print(f"{kept}; the same command goes on from there", file=sys.stderr)
-        raise
+    if args.task:
+        task = Task.parse(args.task)
+        _print_task(task, prepare_task(request, task, **options), args.json)
+        return
+    seconds: dict[str, float] = {}
+    record = prepare_corpus(request, **options, seconds=seconds)
+    report = {**data_report.load_report(request.prefix), "seconds": seconds}
+    if args.html is not None:
+        data_report.write_page(report, args.html)
+    _print_corpus(request, record, report, args.json)
+
+
+def _check_page(args: argparse.Namespace, request: "Request") -> None:
+    from meshwright.data.corpus import find_files
+    from meshwright.data.errors import DataError
+    from meshwright.data.preparation.outputs import output_files
+
+    if args.task:
+        raise DataError("--html shows a complete corpus; leave it to the command without --task")
+    read = [Path(item) for item in args.inputs if item.endswith(CONFIG_SUFFIXES)]
+    read += find_files(request.inputs, request.suffixes)
+    read += [Path(request.tokenizer)] if request.tokenizer else []
+    read += [path for prefix in request.corpora_before for path in output_files(prefix)]
+    data_report.check_page(args.html, request.prefix, read=read, overwrite=args.overwrite)
 
 
 def _config(args: argparse.Namespace) -> "CorpusConfig":
@@ -216,25 +217,13 @@ def _mistakes(config: "CorpusConfig", given: Collection[str]) -> Iterator[tuple[
     return Request.of(config).mistakes(given)
 
 
-def _kept(prefix: Path) -> str:
-    """What is finished of a corpus that is not complete."""
-    from meshwright.data.preparation.workplace import workplace_path
-
-    found = []
-    workplace = workplace_path(prefix)
-    for name, (pattern, what) in KEPT.items():
-        if count := sum(1 for _ in workplace.glob(f"{name}-*/{pattern}")):
-            found.append(f"{count} {what}")
-    return f"kept in {workplace}: {', '.join(found)}" if found else ""
-
-
 def _print_task(task: "Task", report: "TaskReport", as_json: bool) -> None:
     if as_json:
         print(json.dumps({"task": str(task), **asdict(report)}, indent=2))
         return
     if report.stage:
-        print(f"{report.stage}: task {task} is done; {report.finished} of {report.pieces} shards are finished")
-    if report.stage and report.finished < report.pieces:
+        print(f"{report.stage}: task {task} is done; {report.finished} of {report.shards} shards are finished")
+    if report.stage and report.finished < report.shards:
         print("next: wait for the other tasks")
     elif report.following:
         print(f"next: run all tasks again, for {report.following}")

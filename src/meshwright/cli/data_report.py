@@ -2,8 +2,9 @@
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from meshwright.cli.outputs import unwritable
 
 WORDS = {"editing": "edited away", "exact_duplicates": "exact duplicates", "near_duplicates": "near duplicates"}
 EXAMPLE_CHARACTERS = 40
+# Holds the style sheet of a page and what tells its kind.
+START_CHARACTERS = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,38 +23,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(args: argparse.Namespace) -> None:
-    """Refuse a page that could not be written, before the work.
+def check_page(path: Path, prefix: Path, *, read: Collection[Path] = (), overwrite: bool = False) -> None:
+    """Refuse a page that could not be written, or that would take the place of something else, before the work.
+
+    Args:
+        prefix: of the corpus that the page is about.
+        read: files that the work reads.
+        overwrite: whether a file that is no such page may be replaced.
 
     Raises:
         DataError: with the reason.
     """
     from meshwright.data.errors import DataError
 
-    if args.html is not None and args.task:
-        raise DataError("--html shows a complete corpus; leave it to the command without --task")
-    if args.html is not None and (reason := unwritable(args.html)):
-        raise DataError(f"--html {args.html}: {reason}")
+    if reason := _in_the_way(path, prefix, read, overwrite):
+        raise DataError(f"--html {path}: {reason}")
 
 
-def write_page(report: Mapping[str, Any], path: Path | None) -> None:
-    """Write the page of a report, where one was asked for.
+def _in_the_way(path: Path, prefix: Path, read: Collection[Path], overwrite: bool) -> str | None:
+    from meshwright.data.preparation.outputs import output_files
+    from meshwright.report.data_html import is_data_page
+
+    place = os.path.realpath(path)
+    if str(path) == "-":
+        return "a page is written to a file; give its name"
+    if place in map(os.path.realpath, output_files(prefix)):
+        return f"is a file of the corpus {prefix}; choose another name"
+    if place in map(os.path.realpath, read):
+        return "is an input; choose another name"
+    # The folder of the corpus is made by the work.
+    if os.path.dirname(place) == os.path.dirname(os.path.realpath(prefix)) and not path.parent.exists():
+        return None
+    if reason := unwritable(path):
+        return reason
+    if path.exists() and not overwrite and not is_data_page(_start(path)):
+        return "exists already and is no page of this command; choose another name"
+    return None
+
+
+def _start(path: Path) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(START_CHARACTERS)
+
+
+def write_page(report: Mapping[str, Any], path: Path) -> None:
+    """Write the page of a report.
 
     Raises:
         OSError: it cannot be written.
     """
-    if path is not None:
-        from meshwright.report.data_html import data_page
+    from meshwright.report.data_html import data_page
 
-        path.write_text(data_page(report), encoding="utf-8")
-        print(f"wrote {path}", file=sys.stderr)
+    path.write_text(data_page(report), encoding="utf-8")
+    print(f"wrote {path}", file=sys.stderr)
 
 
 def load_report(prefix: Path) -> dict[str, Any]:
-    """The report of a corpus."""
-    from meshwright.data.preparation.report import REPORT_SUFFIX
+    """The report of a corpus.
 
-    report: dict[str, Any] = json.loads(Path(f"{prefix}{REPORT_SUFFIX}").read_text(encoding="utf-8"))
+    Raises:
+        DataError: it has none.
+    """
+    from meshwright.data.errors import DataError
+    from meshwright.data.preparation.report import FORMAT, REPORT_SUFFIX
+
+    path = Path(f"{prefix}{REPORT_SUFFIX}")
+    try:
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if report.get("format") != FORMAT:
+            raise ValueError(f"not {FORMAT}")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; `meshwright data prepare` writes it") from None
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path}: cannot be read as a report: {error}") from None
     return report
 
 

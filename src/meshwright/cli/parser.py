@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         options = [word for word in unknown if word.startswith("-")]
         if unknown:
-            self.error("; ".join(map(self._unknown, options)) if options else f"too much: {' '.join(unknown)}")
+            self.error("; ".join(map(self._unknown, options)) if options else f"{' '.join(unknown)} stands apart from what it belongs to")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:

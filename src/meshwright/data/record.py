@@ -57,9 +57,9 @@ class CorpusRecord:
         """The content of PREFIX.json."""
         return {"format": FORMAT, "version": 1, **asdict(self)}
 
-    def save(self, path: Path) -> None:
-        """Write PREFIX.json."""
-        path.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
+    def content(self) -> bytes:
+        """The bytes of PREFIX.json."""
+        return (json.dumps(self.as_json(), indent=2) + "\n").encode()
 
 
 def record_path(prefix: Path) -> Path:

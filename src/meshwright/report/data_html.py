@@ -16,7 +16,7 @@ STEPS = {
     "exact_duplicates": "exact duplicates",
     "near_duplicates": "near duplicates",
 }
-
+KIND = "meshwright data prepare"
 
 Report = Mapping[str, Any]
 
@@ -31,13 +31,18 @@ def data_page(report: Report) -> str:
     sections += [_duplicates(report), dropped_examples(cleaning) if cleaning else "", _settings(report)]
     sections.append(_seconds(report.get("seconds", {})))
     return page(
-        kind="meshwright data prepare",
-        title=f"meshwright data prepare: {inputs}",
+        kind=KIND,
+        title=f"{KIND}: {inputs}",
         heading=f"{kept['documents']:,} of {read['documents']:,} documents kept: {short(kept['tokens'])} tokens",
         asked=f"{inputs}: {count(report['files'], 'file')}",
         sections=sections,
         footer=visible(" ".join(["Tokens after ~ are estimates.", *report["notes"]])),
     )
+
+
+def is_data_page(content: str) -> bool:
+    """Whether the content of a file is such a page."""
+    return content.startswith("<!doctype html>") and f'<p class="kind">{KIND}</p>' in content
 
 
 def _flow(report: Report) -> str:

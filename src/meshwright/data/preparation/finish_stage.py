@@ -14,11 +14,12 @@ from meshwright.data.deduplicate.find import Finder
 from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.errors import DataError
+from meshwright.data.indexed_format import bin_path
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.report import REPORT_SUFFIX, Prepared
 from meshwright.data.preparation.request import Request
 from meshwright.data.preparation.shards import Shard, complete_file
-from meshwright.data.preparation.tokenize_stage import TokenCounts
+from meshwright.data.preparation.tokenize_stage import SPLITS, TokenCounts
 from meshwright.data.preparation.write_stage import write_indexes
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, TOKENIZER_SUFFIXES, CorpusRecord
@@ -41,7 +42,7 @@ FINISHED = "finished.json"
 
 @dataclass(frozen=True)
 class Finishing:
-    """Writes what is missing beside the token files at ``prefix``, then ``FINISHED``: the suffixes of all files.
+    """Writes what is missing beside the token files at ``prefix``, then ``FINISHED``: all files, suffix and bytes.
 
     Attributes:
         files: number of input files.
@@ -59,21 +60,37 @@ class Finishing:
     tokenizer: TextTokenizer
     dtype: np.dtype
 
+    def check(self, counts: TokenCounts) -> None:
+        """Refuse a corpus of which nothing is to be trained on, before it is written.
+
+        Args:
+            counts: of all shards.
+
+        Raises:
+            DataError: no document is left for training.
+        """
+        if counts.splits[0].documents:
+            return
+        record = self._record(counts, self._cleaned(), self._duplicates())
+        reasons = [*record.dropped.items(), (f"held out (eval_fraction {record.eval_fraction})", record.eval.documents)]
+        told = ", ".join(f"{count} {reason}" for reason, count in reasons if count)
+        raise DataError(f"no document is left for training: {told or 'there is none in the inputs'}")
+
     def __call__(self, progress: Progress) -> None:
         """Write the files.
 
         Raises:
-            DataError: no document is left for training.
+            DataError: a token file is not whole.
             OSError: a file cannot be written.
         """
         here, request = self.directories, self.request
         counts = sum((TokenCounts.load(here.tokens, shard) for shard in self.shards), TokenCounts())
-        cleaned = total_clean_counts(here.clean, self.shards, request.examples) if request.cleaning else None
-        duplicates = DuplicateCounts.load(here.duplicates) if self.finder else None
+        self._check_tokens(counts)
+        cleaned, duplicates = self._cleaned(), self._duplicates()
         record = self._record(counts, cleaned, duplicates)
-        _check(record)
         write_indexes(here.tokens, self.prefix, self.shards, counts, self.dtype)
-        self._path(f".tokenizer{self.tokenizer.suffix}").write_bytes(self.tokenizer.body)
+        with complete_file(self._path(f".tokenizer{self.tokenizer.suffix}")) as file:
+            file.write(self.tokenizer.body)
         if self.finder:
             self.finder.save_keys(self.prefix)
         samples = clean_samples(here.clean, self.shards) if request.cleaning else ()
@@ -87,9 +104,26 @@ class Finishing:
             duplicates=duplicates,
         )
         report.save(self._path(REPORT_SUFFIX))
-        record.save(self._path(".json"))
+        with complete_file(self._path(".json")) as file:
+            file.write(record.content())
+        sizes = {suffix: path.stat().st_size for suffix in OUTPUTS if (path := self._path(suffix)).exists()}
         with complete_file(self.prefix.parent / FINISHED) as file:
-            file.write(json.dumps([suffix for suffix in OUTPUTS if self._path(suffix).exists()]).encode())
+            file.write(json.dumps(sizes).encode())
+
+    def _check_tokens(self, counts: TokenCounts) -> None:
+        """Make sure that the token files are what all shards add up to."""
+        for name, split in zip(SPLITS, counts.splits, strict=True):
+            path, needed = bin_path(self._path(name)), split.tokens * self.dtype.itemsize
+            found = path.stat().st_size if path.exists() else 0
+            if found != needed:
+                raise DataError(f"{path}: has {found} bytes, not {needed}; remove {path.parents[1]} and run again")
+
+    def _cleaned(self) -> CleanCounts | None:
+        request = self.request
+        return total_clean_counts(self.directories.clean, self.shards, request.examples) if request.cleaning else None
+
+    def _duplicates(self) -> DuplicateCounts | None:
+        return DuplicateCounts.load(self.directories.duplicates) if self.finder else None
 
     def _path(self, suffix: str) -> Path:
         return Path(f"{self.prefix}{suffix}")
@@ -115,13 +149,4 @@ class Finishing:
             dropped=dropped,
             invalid_utf8=cleaned.invalid_utf8 if cleaned else counts.tally.invalid_utf8,
             inputs=tuple(str(item) for item in self.request.inputs),
-        )
-
-
-def _check(record: CorpusRecord) -> None:
-    if not record.train.documents:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in record.dropped.items())
-        raise DataError(
-            f"no document is left for training: {reasons}, {record.eval.documents} held out "
-            f"(eval_fraction {record.eval_fraction})"
         )

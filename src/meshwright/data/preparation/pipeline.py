@@ -11,6 +11,7 @@ from meshwright.data.deduplicate.compare import PAIRS
 from meshwright.data.deduplicate.find import Finder
 from meshwright.data.deduplicate.report import FOUND
 from meshwright.data.deduplicate.sign import KEYS, Signer
+from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import dtype_for_vocab
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.documents import Documents, Reader, rewritten
@@ -48,15 +49,18 @@ class Pipeline:
         self.directories = directories
         self.corpus = directories.corpus / "corpus"
 
-    def finished_files(self) -> list[str] | None:
-        """Suffixes of the files of the corpus, or None where not all stages are finished."""
+    def finished_files(self) -> dict[str, int] | None:
+        """Sizes of the files of the corpus by suffix, or None where not all stages are finished."""
         path = self.corpus.with_name(FINISHED)
-        return list(json.loads(path.read_text("utf-8"))) if path.exists() else None
+        return dict(json.loads(path.read_text("utf-8"))) if path.exists() else None
 
     def stages(self) -> Iterator[Stage]:
         """Each stage in turn; ask for the next one only when it is finished."""
         request, finder = self._request, None
         documents = Documents(plan_shards(self._files), Reader(request.text_key))
+        # Else what is finished could be of other text than what is to be read.
+        if self.directories != Directories.of(request, self._files, self._given, self.directories.corpus.parent):
+            raise DataError("an input has changed since this command began; run it again")
         if request.cleaning:
             documents = yield from self._cleaning(documents)
         if request.deduplication:
@@ -101,8 +105,6 @@ class Pipeline:
         counts = [TokenCounts.load(here.tokens, shard) for shard in documents.shards]
         sizes = [sum(split.tokens for split in shard.splits) * dtype.itemsize for shard in counts]
         shards = [replace(shard, size=size) for shard, size in zip(documents.shards, sizes, strict=True)]
-        writer = ShardWriter(here.tokens, self.corpus, shard_starts(counts, dtype))
-        yield ShardStage("writing", here.corpus, WRITTEN, shards, writer, local=True)
         finishing = Finishing(
             request=request,
             files=len(self._files),
@@ -113,6 +115,9 @@ class Pipeline:
             tokenizer=tokenizer,
             dtype=dtype,
         )
+        finishing.check(sum(counts, TokenCounts()))
+        writer = ShardWriter(here.tokens, self.corpus, shard_starts(counts, dtype))
+        yield ShardStage("writing", here.corpus, WRITTEN, shards, writer, local=True)
         yield SoleStage("finishing", here.corpus, FINISHED, sum(sizes), finishing, local=True)
 
 

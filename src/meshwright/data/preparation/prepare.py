@@ -1,15 +1,16 @@
 """Text files to a training corpus: token files, held-out token files, tokenizer and record."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
 from meshwright.data.corpus import find_files
 from meshwright.data.deduplicate.settings import Deduplication
-from meshwright.data.errors import DataError
+from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.finish_stage import OUTPUTS
 from meshwright.data.preparation.pipeline import Pipeline
@@ -80,10 +81,10 @@ def prepare_corpus(
     Raises:
         DataError: something about the request or the inputs is wrong.
         DataWorkerError: a worker process ended.
-        OSError: a file cannot be written.
+        OSError: a file cannot be written. This and the one before have a note on what is kept.
     """
     job = _Job.of(request, workers, overwrite)
-    with workplace(request.prefix) as directory:
+    with job.telling_what_is_kept(), workplace(request.prefix) as directory:
         job.check_output()
         if show_progress:
             job.warn_of_others(directory)
@@ -93,7 +94,7 @@ def prepare_corpus(
                 stage.run(WHOLE, workers=workers, show_progress=show_progress)
                 if seconds is not None:
                     seconds[stage.title] = time.perf_counter() - started
-        commit(job.pipeline.corpus, request.prefix, OUTPUTS, job.pipeline.finished_files() or ())
+        commit(job.pipeline.corpus, request.prefix, OUTPUTS, job.pipeline.finished_files() or {})
     record = load_record(request.prefix)
     assert record is not None
     return record
@@ -105,13 +106,13 @@ class TaskReport:
 
     Attributes:
         stage: title of the stage that it worked on; empty where no stage is left for tasks.
-        finished, pieces: shards of the stage that are finished by now, and all.
+        finished, shards: those of the stage that are finished by now, and all.
         following: title of the stage to run next by tasks, where this one is finished and there is one.
     """
 
     stage: str = ""
     finished: int = 0
-    pieces: int = 0
+    shards: int = 0
     following: str = ""
 
 
@@ -126,20 +127,22 @@ def prepare_task(
         DataError, DataWorkerError, OSError: as ``prepare_corpus``.
     """
     job = _Job.of(request, workers, overwrite)
-    with workplace(request.prefix, shared=True):
+    with job.telling_what_is_kept(), workplace(request.prefix, shared=True) as directory:
         job.check_output()
+        if show_progress:
+            job.warn_of_others(directory)
         stages = job.pipeline.stages()
         for stage in stages:
-            finished, pieces = stage.finished()
+            finished, shards = stage.finished()
             if stage.local:
                 break
-            if finished == pieces:
+            if finished == shards:
                 continue
             stage.run(task, workers=workers, show_progress=show_progress)
-            finished, pieces = stage.finished()
-            following = next(stages) if finished == pieces else None
+            finished, shards = stage.finished()
+            following = next(stages) if finished == shards else None
             title = following.title if following and not following.local else ""
-            return TaskReport(stage.title, finished, pieces, title)
+            return TaskReport(stage.title, finished, shards, title)
     return TaskReport()
 
 
@@ -167,12 +170,27 @@ class _Job:
         job.check_output()
         return job
 
+    @contextlib.contextmanager
+    def telling_what_is_kept(self) -> Iterator[None]:
+        """Note it on what ends the block, where the same request can go on after that."""
+        try:
+            yield
+        except (KeyboardInterrupt, DataWorkerError, OSError) as error:
+            if kept := kept_work(self.pipeline.directories):
+                error.add_note(kept)
+            raise
+
     def check_output(self) -> None:
-        """Refuse to replace a corpus that was not to be replaced."""
-        existing = [path for suffix in OUTPUTS if (path := Path(f"{self.request.prefix}{suffix}")).exists()]
-        # A run that was killed while it gave the files their names had leave to do so.
-        if existing and not self.overwrite and self.pipeline.finished_files() is None:
-            raise DataError(f"{existing[0]}: exists already; choose another --output, or replace it with --overwrite")
+        """Refuse to replace a corpus that was not to be replaced, and what is no file."""
+        finished = self.pipeline.finished_files() or {}
+        for suffix in OUTPUTS:
+            path = Path(f"{self.request.prefix}{suffix}")
+            if path.is_dir():
+                raise DataError(f"{path}: is a directory; choose another --output")
+            # A run that was killed while it gave the files their names may have given this one its own.
+            ours = suffix in finished and not Path(f"{self.pipeline.corpus}{suffix}").exists()
+            if path.exists() and not (self.overwrite or ours):
+                raise DataError(f"{path}: exists already; choose another --output, or replace it with --overwrite")
 
     def warn_of_others(self, workplace: Path) -> None:
         """Tell of finished work that this request cannot go on from."""

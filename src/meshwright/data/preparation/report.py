@@ -13,6 +13,7 @@ from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.report import Size as DuplicateSize
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.inputs.part import Tally
+from meshwright.data.preparation.shards import complete_file
 from meshwright.data.preparation.stage_keys import version
 from meshwright.data.record import CorpusRecord
 
@@ -64,7 +65,8 @@ class Prepared:
 
     def save(self, path: Path) -> None:
         """Write the report."""
-        path.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
+        with complete_file(path) as file:
+            file.write((json.dumps(self.as_json(), indent=2) + "\n").encode())
 
     def as_json(self) -> dict[str, Any]:
         """The content of PREFIX.report.json.

@@ -111,7 +111,7 @@ class Request:
         yield from self._tokenizer_mistakes()
         if not 0 <= self.eval_fraction < 1:
             yield "eval_fraction", f"{self.eval_fraction} must be at least 0 and below 1"
-        if self.prefix.is_dir():
+        if os.path.isdir(self.prefix):
             yield "output", f"{self.prefix}: is a directory; give a prefix, such as {self.prefix / 'corpus'}"
         yield from self.cleaning.mistakes()
         yield from self._deduplication_mistakes(given)
@@ -146,7 +146,7 @@ class Request:
         for prefix in self.corpora_before:
             if os.path.realpath(prefix) == os.path.realpath(self.prefix):
                 yield "deduplicate.against", f"{prefix}: is the corpus that is to be written"
-            elif prefix.is_file():
+            elif os.path.isfile(prefix):
                 yield (
                     "deduplicate.against",
                     f"{prefix}: is a file, not a corpus; put inputs before {{deduplicate.against}}",

@@ -1,0 +1,52 @@
+"""What a request would write, and over what: told before the work."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
+from meshwright.data.errors import DataError
+from meshwright.data.preparation.finish_stage import OUTPUTS
+from meshwright.data.preparation.request import Request
+from meshwright.data.preparation.workplace import workplace_path
+
+
+def output_files(prefix: Path) -> list[Path]:
+    """All files that a corpus may have."""
+    return [Path(f"{prefix}{suffix}") for suffix in OUTPUTS]
+
+
+def check_writable(prefix: Path) -> None:
+    """Refuse a place where nothing can be written.
+
+    Raises:
+        DataError: with the reason.
+    """
+    folder = prefix.absolute().parent
+    try:
+        os.stat(workplace_path(prefix))
+    except (FileNotFoundError, NotADirectoryError):
+        while not os.path.lexists(folder):
+            folder = folder.parent
+    except OSError as error:
+        raise DataError(f"--output {prefix}: cannot be written: {error.strerror}") from None
+    if not folder.is_dir():
+        raise DataError(f"--output {prefix}: cannot be written: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DataError(f"--output {prefix}: cannot be written: permission denied in {folder}")
+
+
+def check_inputs_stay(request: Request, files: Sequence[Path]) -> None:
+    """Refuse to replace what the request reads, whoever asks for it.
+
+    Args:
+        files: the inputs.
+
+    Raises:
+        DataError: an output file is an input, or belongs to a corpus to deduplicate against.
+    """
+    written = {os.path.realpath(path) for path in output_files(request.prefix)}
+    before = [Path(f"{prefix}{suffix}") for prefix in request.corpora_before for suffix in (KEYS_SUFFIX, ABOUT_SUFFIX)]
+    for path in (*files, *before):
+        if os.path.realpath(path) in written:
+            raise DataError(f"{path}: is an input, and --output {request.prefix} would replace it; choose another one")
