@@ -84,7 +84,7 @@ def test_ctrl_c_leaves_nothing_behind(source: Path, tmp_path: Path, workers: int
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert stderr.splitlines()[-1] == "meshwright data prepare: interrupted; nothing was written"
+    assert stderr.splitlines()[-1] == "meshwright data prepare: interrupted; no corpus file was written"
     assert "Traceback" not in stderr
     assert list(out.iterdir()) == []
 
@@ -120,11 +120,11 @@ def test_all_mistakes_of_a_config_file_are_told_with_their_place(tmp_path: Path)
     )
     done = run("prepare", config, "--workers", -1, code=2)
     assert done.stderr.removeprefix("meshwright data prepare: ").splitlines() == [
+        f"{config}: output: is missing; write it there, or give --output PREFIX",
         f'{config}:1:1: inputs: must be a list, each text, not "rows.jsonl"',
         f"{config}:2:1: outptu: unknown key; did you mean output?",
         f'{config}:3:1: train_tokenizer: must be a whole number >= 1 or null, not "many"',
         f'{config}:5:16: clean.thresholds.c4.min_words: must be a number, not "few"',
-        f"{config}: output: is missing; write it there, or give --output PREFIX",
         "--workers: must be a whole number >= 0 or null, not -1",
     ]
     assert "a config file stands alone" in run("prepare", config, tmp_path, code=2).stderr

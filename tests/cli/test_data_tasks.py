@@ -60,7 +60,7 @@ def test_tasks_at_the_same_time_and_the_rest_write_the_bytes_of_one_run(
             break
         stages.append(reports[0]["stage"])
         # The last to end has seen all shards finished.
-        assert reports[0]["pieces"] in [report["finished"] for report in reports]
+        assert reports[0]["shards"] in [report["finished"] for report in reports]
     assert stages == ["signing", "comparing", "finding duplicates", "training the tokenizer", "tokenizing"]
     done = run_command(command(source, output, "--task", "0/2"), tmp_path / "log")
     assert done.stdout == "next: run the command without --task; it does the rest\n"
@@ -89,10 +89,10 @@ def test_a_task_keeps_the_whole_command_out_and_leaves_what_it_has_done(source: 
     task.join(30)
     done = finished_command(task, tmp_path / "task")
     assert done.returncode == 130
-    kept, last = done.stderr.splitlines()[-2:]
-    assert last == "meshwright data prepare: interrupted; nothing was written"
-    assert kept.startswith(f"kept in {workplace}: ")
-    assert kept.endswith(" shards signed; the same command goes on from there")
+    last = done.stderr.splitlines()[-1]
+    start = f"meshwright data prepare: interrupted; no corpus file was written; kept in {workplace}: "
+    assert last.startswith(start)
+    assert last.endswith(" shards signed; the same command goes on from there")
 
 
 @pytest.mark.parametrize(("most_bytes", "stage"), [(1500, "duplicates"), (9000, "corpus")])

@@ -2,9 +2,12 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from meshwright.cli import data_import, data_inspect, data_prepare
+
+NOTHING_WRITTEN = "no corpus file was written"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -31,17 +34,25 @@ def run(args: argparse.Namespace) -> int:
     except (DataError, ConfigErrors) as error:
         return _fail(args, str(error), 2)
     except DataWorkerError as error:
-        return _fail(args, str(error), 1)
+        return _fail(args, str(error), 1, _notes(error))
     except BrokenPipeError:
         # The reader of the output (head, less) has gone: no failure of the work.
         raise
     except OSError as error:
-        return _fail(args, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
-    except KeyboardInterrupt:
-        return _fail(args, "interrupted; nothing was written", 130)
+        return _fail(args, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1, _notes(error))
+    except KeyboardInterrupt as interrupt:
+        # An interrupt that was put off until all files were written says so.
+        return _fail(args, "; ".join(["interrupted", str(interrupt) or NOTHING_WRITTEN, *_notes(interrupt)]), 130)
     return 0
 
 
-def _fail(args: argparse.Namespace, message: str, code: int) -> int:
+def _notes(error: BaseException) -> list[str]:
+    """What was added to an error on its way."""
+    return getattr(error, "__notes__", [])
+
+
+def _fail(args: argparse.Namespace, message: str, code: int, before: Sequence[str] = ()) -> int:
+    for line in before:
+        print(line, file=sys.stderr)
     print(f"meshwright data {args.action}: {message}", file=sys.stderr)
     return code

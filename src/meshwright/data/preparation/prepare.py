@@ -13,6 +13,8 @@ from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.finish_stage import OUTPUTS
+from meshwright.data.preparation.kept import kept_work
+from meshwright.data.preparation.outputs import check_inputs_stay, check_writable
 from meshwright.data.preparation.pipeline import Pipeline
 from meshwright.data.preparation.request import NO_DEDUPLICATION, Request
 from meshwright.data.preparation.stages import WHOLE, Task
@@ -159,7 +161,9 @@ class _Job:
         request.check()
         if workers < 0:
             raise DataError(f"workers {workers} must be at least 0")
+        check_writable(request.prefix)
         files = find_files(request.inputs, request.suffixes)
+        check_inputs_stay(request, files)
         tokenizer = None
         if request.tokenizer:
             tokenizer = load_tokenizer(
