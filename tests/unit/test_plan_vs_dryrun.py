@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.support import PIPELINE_SCHEDULES
-from meshwright.spec.training import RecomputeKind
+from meshwright.spec.training import Recompute, RecomputeKind
 
 compare = pytest.importorskip("benchmarks.plan_vs_dryrun.compare")
 drawing = pytest.importorskip("benchmarks.plan_vs_dryrun.draw")
@@ -29,10 +29,20 @@ CASES = list(drawing.draw(6, 7, MODELS))
 WINDOWS = replace(UNTIED, sliding_window=512, sliding_window_layers=(1,))
 """Beside isolated documents: layers with two different biases."""
 ISOLATED = [drawing.isolated(case) for case in (*CASES[:2], *drawing.draw(2, 11, {"windows": WINDOWS}))]
+
+
+def _long(case):
+    """Where a bias outweighs all else: making it must not take more than keeping it."""
+    train = replace(case.train, seq_length=32768, loss_chunk_tokens=1024, recompute=Recompute(layers="all"))
+    return drawing.isolated(replace(case, train=train))
+
+
+SMALL = replace(UNTIED, hidden_size=512, num_heads=8, num_kv_heads=8, intermediate_size=1024, vocab_size=2000)
+LONG = [_long(case) for case in drawing.draw(1, 7, {"small": SMALL})]
 TOLERANCE = 3.0
 
 
-@pytest.mark.parametrize("case", [*CASES, *ISOLATED], ids=lambda case: case.text)
+@pytest.mark.parametrize("case", [*CASES, *ISOLATED, *LONG], ids=lambda case: case.text)
 def test_closed_form_and_dry_run_agree(case):
     row = compare.with_plan(compare.dry_row(case), case)
     assert row["error_pct"] == pytest.approx(0, abs=TOLERANCE), compare.line(row)

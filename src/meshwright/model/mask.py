@@ -10,15 +10,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ALIGNMENT = 16
-"""Elements of a row that memory-efficient attention on CUDA takes without a padded copy (same file, ``pad_bias``)."""
+from meshwright.spec.attention_bias import binding_window, row_elements
+
+ROWS_AT_ONCE = 512
+"""Rows compared at once: for all at once the answers alone would take more memory than the bias."""
 
 
 def layer_biases(
     windows: Sequence[int | None], length: int, positions_BS: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> list[Tensor | None]:
     """`attention_bias` for each layer by its window; layers that see the same share it."""
-    binding = [window if window is not None and window < length else None for window in windows]
+    binding = [binding_window(window, length) for window in windows]
     made = {
         window: attention_bias(length, window=window, positions_BS=positions_BS, dtype=dtype, device=device)
         for window in dict.fromkeys(binding)
@@ -44,7 +46,16 @@ def attention_bias(
         first = column_S - (window - 1)
     else:
         return None
-    hidden = (column_S > column_S[:, None]) | (column_S < first[..., None])
-    row = -(-length // ALIGNMENT) * ALIGNMENT
-    bias = torch.zeros((first.shape[:-1].numel(), 1, length, row), dtype=dtype, device=device)[..., :length]
-    return bias.masked_fill_(hidden.view(-1, 1, length, length), float("-inf"))
+    sequences = first.shape[:-1].numel()
+    bias = torch.zeros((sequences, 1, length, row_elements(length)), dtype=dtype, device=device)[..., :length]
+    for begin in range(0, length, ROWS_AT_ONCE):
+        rows = slice(begin, begin + ROWS_AT_ONCE)
+        _hide(bias[:, 0, rows], column_S, column_S[rows], first.view(sequences, length)[:, rows])
+    return bias
+
+
+def _hide(bias_BRS: Tensor, column_S: Tensor, row_R: Tensor, first_BR: Tensor) -> None:
+    """Minus infinity in rows of a bias for columns after the row itself, and before the first that it may see."""
+    hidden_BRS = column_S < first_BR[..., None]
+    hidden_BRS |= column_S > row_R[:, None]
+    bias_BRS.masked_fill_(hidden_BRS, float("-inf"))
