@@ -13,6 +13,7 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.inspect import inspect_corpus
 from meshwright.data.loss_mask import IGNORED, MaskWriter
+from meshwright.data.own_labels import LabelWriter
 from mindrecord_files import extract
 
 DOCUMENTS = [[5, 6, 7, 0], [8, 0], [5, 6, 7, 0], [], [9] * 50 + [0], [5, 6, 7, 0], [8, 0]]
@@ -122,6 +123,24 @@ def test_a_loss_mask_is_counted_and_its_first_answer_is_shown(
         "document 2, tokens 147 to 149, not in the loss",
         "document 2, tokens 150 to 154, in the loss",
     ]
+
+
+def test_labels_of_their_own_are_shown_beside_the_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with IndexedWriter(tmp_path / "c", vocab_size=12, beside=LabelWriter) as writer:
+        writer.add_document(np.array([1, 2, 3, 4, 5, 6]), np.array([IGNORED, IGNORED, 9, 8, 5, 6]))
+    found = split(tmp_path / "c")
+    assert (found["beside"], found["supervision"]["tokens"]) == (".labels", 4)
+    assert [(run["first_token"], run["supervised"], run["labels"]) for run in found["sample"]] == [
+        (0, False, None),
+        (2, True, [9, 8]),
+        (4, True, None),
+    ]
+    for tokens, shown in (("[3, 4]", "[9, 8]"), ("' c d'", "' i h'")):
+        assert main(["data", "inspect", str(tmp_path / "c")]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert "  labels: 4 tokens are supervised (66.7%); 0 documents have none" in lines
+        assert f"    document 0, tokens 2 to 3, in the loss: {tokens} with labels {shown}" in lines
+        write_tokenizer(tmp_path / "c", 12)
 
 
 @pytest.mark.parametrize(("prompts", "answers"), [([], []), ([0], [0]), ([5], [0]), ([0], [1]), ([40, 1], [0, 0])])

@@ -11,6 +11,7 @@ from meshwright.cli import data_report
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the action."""
     parser.add_argument("prefix", metavar="PREFIX", help="corpus without .bin or .idx, or a MindRecord file")
+    parser.add_argument("--eos-token", metavar="TOKEN", help="ends each text (default: the record's or tokenizer's)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
         "--html",
@@ -36,7 +37,10 @@ def run(args: argparse.Namespace) -> None:
         data_report.write_page(data_report.load_report(prefix), args.html)
         return
     mindrecord = is_mindrecord(args.prefix) and not idx_path(args.prefix).exists()
-    report = inspect_mindrecord(args.prefix) if mindrecord else inspect_corpus(args.prefix, show_progress=True)
+    if mindrecord:
+        report = inspect_mindrecord(args.prefix)
+    else:
+        report = inspect_corpus(args.prefix, eos_token=args.eos_token, show_progress=True)
     if args.json:
         print(json.dumps(report, indent=2))
     elif mindrecord:
@@ -67,7 +71,8 @@ def _print_corpus(report: dict[str, Any]) -> None:
         lengths = f"{split['shortest']} to {split['longest']}, median {split['median']:.0f}, mean {split['mean']:.1f}"
         print(f"  document length in tokens: {lengths}")
         if found := split["supervision"]:
-            print(f"  loss mask: {_supervision(found, split['tokens'])}")
+            name = "labels" if split["beside"] == ".labels" else "loss mask"
+            print(f"  {name}: {_supervision(found, split['tokens'])}")
         print(f"  duplicates: {_duplicates(split['duplicates'])}")
         if split["tokens"]:
             _print_histogram(split)
@@ -119,6 +124,8 @@ def _print_sample(runs: list[dict[str, Any]]) -> None:
         elif run["first_token"] > before["first_token"] + len(before["ids"]):
             print("    ...")
         shown = repr(run["text"]) if run["text"] is not None else str(run["ids"])
+        if run["labels"] is not None:
+            shown += f" with labels {run['labels'] if run['labels_text'] is None else repr(run['labels_text'])}"
         first, last = run["first_token"], run["first_token"] + len(run["ids"]) - 1
         tokens = f"tokens {first} to {last}" if last > first else f"token {first}"
         loss = "in the loss" if run["supervised"] else "not in the loss"

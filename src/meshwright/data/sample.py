@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.data.dataset import IGNORED, TokenDataset
 from meshwright.data.indexed import IndexedDataset
@@ -17,12 +16,14 @@ CHUNK_TOKENS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRun:
-    """Neighbouring tokens of one document that are all in the loss, or all not.
+    """Neighbouring tokens of one document that are all in the loss, or all not, and all their own labels, or all not.
 
     Attributes:
         first_token: its number in the file.
         supervised: whether training predicts these tokens.
         text: None without a tokenizer, or where it does not know an id.
+        labels: what training predicts in the places of these tokens, where it is other ids.
+        labels_text: as ``text``.
     """
 
     document: int
@@ -30,6 +31,8 @@ class SampleRun:
     supervised: bool
     ids: list[int]
     text: str | None
+    labels: list[int] | None
+    labels_text: str | None
 
 
 def sample_runs(
@@ -41,11 +44,13 @@ def sample_runs(
     """
     positions = _positions(bounds, mask)
     documents = np.searchsorted(bounds, positions, side="right") - 1
-    supervised = _supervised(data, mask, positions)
-    breaks = (np.diff(positions) != 1) | (np.diff(documents) != 0) | (np.diff(supervised.astype(np.int8)) != 0)
+    labels = _labels(data, mask, positions)
+    supervised = labels != IGNORED
+    own = supervised & (labels != data.tokens[positions])
+    breaks = (np.diff(positions) != 1) | (np.diff(documents) != 0) | np.diff(supervised) | np.diff(own)
     runs = []
     for part in np.split(np.arange(len(positions)), np.flatnonzero(breaks) + 1) if len(positions) else []:
-        ids = data.tokens[positions[part]].tolist()
+        ids, other = data.tokens[positions[part]].tolist(), labels[part].tolist() if own[part[0]] else None
         first, document = int(positions[part[0]]), int(documents[part[0]])
         before = data.tokens[max(first - 1, int(bounds[document])) : first].tolist()
         runs.append(
@@ -55,6 +60,8 @@ def sample_runs(
                 supervised=bool(supervised[part[0]]),
                 ids=ids,
                 text=token_text(tokenizer, ids, before),
+                labels=other,
+                labels_text=token_text(tokenizer, other, before) if other else None,
             )
         )
     return runs
@@ -83,14 +90,14 @@ def _first_answer(mask: LossMask, total: int) -> int:
     return int(places[0]) + 1 if len(places) else 0
 
 
-def _supervised(data: IndexedDataset, mask: LossMask | None, positions: Int64s) -> npt.NDArray[np.bool_]:
-    """Which tokens are labels when training reads the corpus, bool [positions]."""
-    supervised = np.zeros(len(positions), np.bool_)
+def _labels(data: IndexedDataset, mask: LossMask | None, positions: Int64s) -> Int64s:
+    """What is to be predicted in the places of tokens when training reads the corpus, or -100, int64 [positions]."""
+    found = np.full(len(positions), IGNORED, np.int64)
     later = positions > 0
     # Training refuses a corpus without a label.
     if later.any() and (mask is None or mask.supervised):
         window, offset = np.divmod(positions[later] - 1, SAMPLE_TOKENS)
         windows = np.unique(window)
         _, labels = TokenDataset([data.prefix], SAMPLE_TOKENS, pad_last=True).batch(windows)
-        supervised[later] = labels[np.searchsorted(windows, window), offset] != IGNORED
-    return supervised
+        found[later] = labels[np.searchsorted(windows, window), offset]
+    return found
