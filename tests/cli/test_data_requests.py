@@ -96,6 +96,7 @@ def test_rules_are_listed_as_json_without_inputs(capsys: pytest.CaptureFixture[s
         (["--html", "notes.txt"], "--html notes.txt: exists already and is no page of this command"),
         (["--html", "none/page.html"], "--html none/page.html: cannot be written: no such folder"),
         (["--html", "-"], "--html -: a page is written to a file"),
+        (["--suffix", ".py"], "suffixes .py (--suffix) have no use without a directory among the inputs"),
         (["--output", "rows.jsonl/c"], "--output rows.jsonl/c: cannot be written: "),
         (["--output", "x" * 300], f"--output {'x' * 300}: cannot be written: File name too long"),
         (["own.json", "--output", "own", "--overwrite"], "own.json: is an input, and --output own would replace it"),
@@ -131,6 +132,27 @@ def test_a_page_can_be_had_in_the_new_folder_of_the_corpus_and_later(
         "meshwright data inspect: rows.report.json: no such file; `meshwright data prepare` writes it",
         "meshwright data inspect: new: is a folder; its corpora are new/c",
     ]
+
+
+def test_files_passed_over_and_corpora_compared_with_are_in_the_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "raw").mkdir()
+    for name in ("a.txt", "b.py", "c.py", "d.md", "LICENSE", "e.zip", ".hidden.py", "f.bin"):
+        (tmp_path / "raw" / name).write_text(f"text of {name}")
+    exact = (*GOOD[3:], "--deduplicate", "exact")
+    assert main(["data", "prepare", "rows.jsonl", "--output", "a", *exact]) == 0
+    capsys.readouterr()
+    assert main(["data", "prepare", "raw", "--output", "b", *exact, "--against", "a", "--html", "page.html"]) == 0
+    told = ["raw: passed over .py (2), .md (1); --suffix takes them"]
+    told += ["raw: passed over without suffix (1), .zip (1), which cannot be taken from a directory"]
+    report = json.loads((tmp_path / "b.report.json").read_text())
+    assert (report["notes"], report["deduplication"]["against"]) == (told, ["a"])
+    assert all(note in (tmp_path / "page.html").read_text() for note in told)
+    printed = capsys.readouterr()
+    assert all(f"note: {note}" in text for note in told for text in printed)
+    assert main(["data", "prepare", "raw", "--output", "c", "--suffix", ".py,md", *GOOD[3:]]) == 0
+    assert json.loads((tmp_path / "c.json").read_text())["files"] == 3
 
 
 def _section(page: str, title: str) -> str:

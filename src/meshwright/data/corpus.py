@@ -6,10 +6,10 @@ from types import ModuleType
 
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import arrow, jsonl, parquet, plain
-from meshwright.data.inputs.find import find_files, format_of
+from meshwright.data.inputs.find import find_files, find_inputs, format_of
 from meshwright.data.inputs.part import Part, Source, Tally
 
-__all__ = ["Part", "Source", "Tally", "find_files", "parts_of", "read_documents", "read_parts"]
+__all__ = ["Part", "Source", "Tally", "find_files", "find_inputs", "parts_of", "read_documents", "read_parts"]
 
 FORMATS: dict[str, ModuleType] = {".jsonl": jsonl, ".json": jsonl, ".parquet": parquet, ".arrow": arrow}
 

@@ -138,7 +138,7 @@ def _asked(report: Report) -> Iterator[Sequence[str]]:
 
 
 def _word(value: object) -> str:
-    return str(value).lower()
+    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else str(value).lower()
 
 
 def _seconds(stages: Mapping[str, float]) -> str:

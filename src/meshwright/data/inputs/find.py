@@ -4,7 +4,8 @@ import glob
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.errors import DataError
@@ -16,7 +17,9 @@ DEFAULT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 DEFAULT_PACKED = (".json.gz", ".json.zst")
 TABLES = (".parquet", ".arrow")
 UNSUPPORTED = (".xz", ".bz2", ".zip", ".tar", ".tgz", ".bin", ".idx")
+CORPUS = (".bin", ".idx")
 TOKENS = ".mindrecord"
+MOST_SUFFIXES = 5
 
 
 def format_of(path: Path) -> str:
@@ -24,7 +27,20 @@ def format_of(path: Path) -> str:
     return path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
 
 
+@dataclass(frozen=True)
+class Found:
+    """Files, and sentences for people on those that were passed over in directories."""
+
+    files: list[Path]
+    notes: list[str]
+
+
 def find_files(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> list[Path]:
+    """The files of ``find_inputs``."""
+    return find_inputs(inputs, suffixes).files
+
+
+def find_inputs(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> Found:
     """Files named by ``inputs``: files, directories (searched through, in sorted order) and glob patterns.
 
     Directories yield files whose name ends in one of ``suffixes``, also with .gz or .zst after it (default: .txt,
@@ -33,15 +49,21 @@ def find_files(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> li
     file named itself is taken whatever its suffix. Each file comes once, where it was first named, whatever its names.
 
     Raises:
-        DataError: an input is missing, matches nothing, is not a regular file, or is of a format that is not read.
+        DataError: an input is missing, matches nothing, is not a regular file, or is of a format that is not read;
+            or there are ``suffixes`` and no directory.
     """
     wanted = tuple(suffix if suffix.startswith(".") else f".{suffix}" for suffix in suffixes)
+    paths = [path for item in inputs for path in _matches(str(item))]
+    if wanted and not any(path.is_dir() for path in paths):
+        raise DataError(f"suffixes {', '.join(wanted)} (--suffix) have no use without a directory among the inputs")
     found: dict[str, Path] = {}
-    for item in inputs:
-        for path in _matches(str(item)):
-            for file in _in_directory(path, wanted) if path.is_dir() else [path]:
-                found.setdefault(os.path.realpath(file), _checked(file))
-    return list(found.values())
+    notes: list[str] = []
+    for path in paths:
+        inside = _in_directory(path, wanted) if path.is_dir() else Found([path], [])
+        for file in inside.files:
+            found.setdefault(os.path.realpath(file), _checked(file))
+        notes += inside.notes
+    return Found(list(found.values()), notes)
 
 
 def _matches(item: str) -> list[Path]:
@@ -55,7 +77,7 @@ def _matches(item: str) -> list[Path]:
     return [Path(match) for match in matches]
 
 
-def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> list[Path]:
+def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> Found:
     plain = suffixes or DEFAULT_SUFFIXES
     packed = [f"{suffix}{end}" for suffix in plain for end in COMPRESSED]
     endings = (*plain, *packed, *(() if suffixes else DEFAULT_PACKED))
@@ -65,14 +87,36 @@ def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> list[Path]:
         for path in files:
             if is_saved or path.name.endswith(endings):
                 chosen.append(path)
-            elif path.suffix and path.suffix not in (*UNSUPPORTED, TOKENS):
-                others[path.suffix] += 1
+            elif path.suffix.lower() not in CORPUS:
+                others[_ending(path)] += 1
     if not chosen:
-        known = ", ".join(f"{suffix} ({count})" for suffix, count in others.most_common(3))
+        known = _counted({suffix: count for suffix, count in others.items() if _can_be_taken(suffix)})
         hint = f"; it has {known}: choose with --suffix" if known else ""
         names = " or ".join(filter(None, [", ".join(plain[:-1]), plain[-1]]))
         raise DataError(f"{directory}: no file ends in {names}{hint}")
-    return sorted(chosen)
+    # Who names suffixes knows of the others.
+    return Found(sorted(chosen), [] if suffixes else list(_passed_over(directory, others)))
+
+
+def _ending(path: Path) -> str:
+    return "".join(path.suffixes[-2:]) if path.suffix in COMPRESSED else path.suffix
+
+
+def _can_be_taken(suffix: str) -> bool:
+    return bool(suffix) and suffix.lower() not in (*UNSUPPORTED, TOKENS)
+
+
+def _passed_over(directory: Path, others: Mapping[str, int]) -> Iterator[str]:
+    for words, taken in (("; --suffix takes them", True), (", which cannot be taken from a directory", False)):
+        if some := _counted({suffix: count for suffix, count in others.items() if _can_be_taken(suffix) is taken}):
+            yield f"{directory}: passed over {some}{words}"
+
+
+def _counted(suffixes: Mapping[str, int]) -> str:
+    """The most frequent ones with their numbers, those of the same number by name."""
+    first = sorted(suffixes.items(), key=lambda pair: (-pair[1], pair[0]))
+    shown = [f"{suffix or 'without suffix'} ({count})" for suffix, count in first[:MOST_SUFFIXES]]
+    return ", ".join([*shown, *(["..."] if len(first) > len(shown) else [])])
 
 
 def _searched(top: Path) -> Iterator[tuple[list[Path], bool]]:

@@ -46,6 +46,7 @@ class Finishing:
 
     Attributes:
         files: number of input files.
+        notes: on inputs that were passed over.
         shards: as they were tokenized.
         directories: of the stages before.
         finder: of duplicates; None where nothing was deduplicated.
@@ -53,6 +54,7 @@ class Finishing:
 
     request: Request
     files: int
+    notes: Sequence[str]
     shards: Sequence[Shard]
     directories: Directories
     finder: Finder | None
@@ -100,7 +102,9 @@ class Finishing:
             cleaning=request.cleaning,
             cleaned=cleaned,
             estimates=estimate_tokens(samples, self.tokenizer.encode),
+            notes=self.notes,
             deduplication=request.deduplication if self.finder else None,
+            against=[str(prefix) for prefix in request.corpora_before],
             duplicates=duplicates,
         )
         report.save(self._path(REPORT_SUFFIX))

@@ -2,9 +2,8 @@
 
 import functools
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from meshwright.data.clean.shards import CLEAN_COUNTS, TEXT_KEY, ShardCleaner, text_path
 from meshwright.data.deduplicate.compare import PAIRS
@@ -13,6 +12,7 @@ from meshwright.data.deduplicate.report import FOUND
 from meshwright.data.deduplicate.sign import KEYS, Signer
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import dtype_for_vocab
+from meshwright.data.inputs.find import Found
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.documents import Documents, Reader, rewritten
 from meshwright.data.preparation.encode import Encoder
@@ -34,18 +34,20 @@ class Pipeline:
     Attributes:
         directories: where they have their results.
         corpus: path prefix of the files of the corpus before they get their final names.
+        notes: on inputs that were passed over.
     """
 
     def __init__(
-        self, request: Request, files: Sequence[Path], tokenizer: TextTokenizer | None, directories: Directories
+        self, request: Request, found: Found, tokenizer: TextTokenizer | None, directories: Directories
     ) -> None:
         """Plan nothing yet.
 
         Args:
-            files: the inputs.
+            found: the inputs.
             tokenizer: the one to use; None trains one.
         """
-        self._request, self._files, self._given = request, files, tokenizer
+        self._request, self._files, self._given = request, found.files, tokenizer
+        self.notes = found.notes
         self.directories = directories
         self.corpus = directories.corpus / "corpus"
 
@@ -108,6 +110,7 @@ class Pipeline:
         finishing = Finishing(
             request=request,
             files=len(self._files),
+            notes=self.notes,
             shards=shards,
             directories=here,
             finder=finder,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.clean.cleaner import NO_CLEANING, Cleaning
-from meshwright.data.corpus import find_files
+from meshwright.data.corpus import find_inputs
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.preparation.directories import Directories
@@ -89,6 +89,8 @@ def prepare_corpus(
     with job.telling_what_is_kept(), workplace(request.prefix) as directory:
         job.check_output()
         if show_progress:
+            for note in job.pipeline.notes:
+                print(f"note: {note}", file=sys.stderr)
             job.warn_of_others(directory)
         if job.pipeline.finished_files() is None:
             for stage in job.pipeline.stages():
@@ -162,15 +164,15 @@ class _Job:
         if workers < 0:
             raise DataError(f"workers {workers} must be at least 0")
         check_writable(request.prefix)
-        files = find_files(request.inputs, request.suffixes)
-        check_inputs_stay(request, files)
+        found = find_inputs(request.inputs, request.suffixes)
+        check_inputs_stay(request, found.files)
         tokenizer = None
         if request.tokenizer:
             tokenizer = load_tokenizer(
                 request.tokenizer, eos_token=request.eos_token, tiktoken_encoding=request.tiktoken_encoding
             )
-        directories = Directories.of(request, files, tokenizer, workplace_path(request.prefix))
-        job = cls(request, overwrite, Pipeline(request, files, tokenizer, directories))
+        directories = Directories.of(request, found.files, tokenizer, workplace_path(request.prefix))
+        job = cls(request, overwrite, Pipeline(request, found, tokenizer, directories))
         job.check_output()
         return job
 

@@ -1,7 +1,7 @@
 """PREFIX.report.json: what went into a corpus, what came out of it, and what was dropped on the way, by which rule."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,9 @@ class Prepared:
         tally: what the first stage met in the inputs.
         cleaned: what cleaning counted; None where nothing was cleaned.
         estimates: tokens of what cleaning took away, by rule and ``EDITED_AWAY``.
+        notes: on inputs that were passed over.
         deduplication / duplicates: what was looked for and found; None where nothing was.
+        against: prefixes of the corpora made before.
     """
 
     record: CorpusRecord
@@ -60,8 +62,10 @@ class Prepared:
     cleaning: Cleaning
     cleaned: CleanCounts | None
     estimates: Mapping[str, Estimate]
+    notes: Sequence[str] = ()
     deduplication: Deduplication | None = None
     duplicates: DuplicateCounts | None = None
+    against: Sequence[str] = ()
 
     def save(self, path: Path) -> None:
         """Write the report."""
@@ -86,7 +90,7 @@ class Prepared:
             "eval_fraction": self.record.eval_fraction,
             "vocab_size": self.record.vocab_size,
             "invalid_utf8": self.record.invalid_utf8,
-            "notes": list(self.tally.notes()),
+            "notes": [*self.notes, *self.tally.notes()],
             "cleaning": self._cleaning(self.cleaned) if self.cleaned else None,
             "deduplication": self._deduplication(),
             "versions": {name: found for name in PACKAGES if (found := version(name))},
@@ -140,7 +144,7 @@ class Prepared:
     def _deduplication(self) -> dict[str, Any] | None:
         if self.deduplication is None or self.duplicates is None:
             return None
-        return {**asdict(self.deduplication), "found": asdict(self.duplicates)}
+        return {**asdict(self.deduplication), "against": list(self.against), "found": asdict(self.duplicates)}
 
 
 def _duplicates(size: DuplicateSize, kept: Amount) -> Amount:
