@@ -8,8 +8,10 @@ import torch
 from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.loader import build_eval_loader
+from meshwright.data.own_labels import OwnLabels
 from meshwright.data.record import load_record
 from meshwright.model.decoder import Decoder
+from meshwright.model.loss import IGNORE_INDEX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +21,8 @@ class Evaluation:
     Attributes:
         loss: mean over all predicted tokens, in nats.
         perplexity: exp(loss).
-        bits_per_byte: of the UTF-8 text, comparable between tokenizers; None where its size is not recorded, or where
-            some of it was not predicted, such as the first tokens of isolated documents.
+        bits_per_byte: of the UTF-8 text, comparable between tokenizers; None where its size is not recorded, where
+            some of it was not predicted, such as the first tokens of isolated documents, or where labels are other ids.
         tokens: predicted tokens.
     """
 
@@ -44,11 +46,11 @@ def evaluate(model: Decoder, data: TokenDataset, *, batch_size: int, max_batches
     ) as loader:
         for batch in loader:
             loss_sum += float(model(*(tensor.to(device) for tensor in batch.tensors)))
-            tokens += int((batch.labels != -100).sum())
+            tokens += int((batch.labels != IGNORE_INDEX).sum())
     if not tokens:
         raise DataError(f"{data.files[0].prefix}: no token of the batches that were read is supervised")
     loss = loss_sum / tokens
-    whole = tokens == data.num_tokens - 1
+    whole = tokens == data.num_tokens - 1 and not any(isinstance(mask, OwnLabels) for mask in data.masks)
     return Evaluation(
         loss=loss,
         perplexity=math.exp(min(loss, 700.0)),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from meshwright.data.loader import Batch
 from meshwright.launch.failure import set_position
+from meshwright.model.loss import IGNORE_INDEX
 from meshwright.parallel.tensor import local
 from meshwright.train.step import TrainState
 
@@ -78,7 +79,7 @@ def locate(state: TrainState, batch: Batch, step: int) -> Finding | None:
     Collective: every rank calls it with its part of the batch.
     """
     set_position(step, "locate non-finite")
-    weight = 1.0 / (batch.labels != -100).sum().clamp(min=1)
+    weight = 1.0 / (batch.labels != IGNORE_INDEX).sum().clamp(min=1)
     watch = _Watch(state.model)
     try:
         # Compiled code would run on without the hooks.
