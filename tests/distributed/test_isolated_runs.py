@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.indexed_writer import IndexedWriter
+from meshwright.data.loss_mask import IGNORED
 from meshwright.parallel.devices import KINDS
 from meshwright.train.evaluate import Evaluation, evaluate
 from meshwright.train.generate import generate

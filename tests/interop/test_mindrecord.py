@@ -18,9 +18,10 @@ import mindrecord_files
 from meshwright.cli import main
 from meshwright.data import indexed_writer
 from meshwright.data.corpus import find_files
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
+from meshwright.data.loss_mask import IGNORED
 from meshwright.data.mindrecord.convert import import_mindrecord
 from meshwright.data.mindrecord.files import open_mindrecord
 from meshwright.data.own_labels import open_mask

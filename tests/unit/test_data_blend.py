@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from meshwright.data.blend import UNITS, BlendedDataset, BlendedOrder, blend
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loader import build_loader
+from meshwright.data.loss_mask import IGNORED
 
 SEQ = 4
 WEIGHTS = {

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import CODE_OF_DTYPE, HEADER, MAGIC
 from meshwright.data.indexed_writer import IndexedWriter
+from meshwright.data.loss_mask import IGNORED
 
 
 def corpus(prefix: Path, tokens: np.ndarray, vocab_size: int = 1000) -> Path:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from meshwright.data.blend import BlendedDataset
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.indexed_format import HEADER, MAGIC, bin_path, idx_path
 from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.isolation import document_starts
 from meshwright.data.loader import build_loader
+from meshwright.data.loss_mask import IGNORED
 
 EOS = 0
 

@@ -14,10 +14,11 @@ import pytest
 
 from loader_sources import Failing, Noting, wait_until_there
 from meshwright.data import pool, worker_process
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.loader import Loader, build_eval_loader, build_loader
+from meshwright.data.loss_mask import IGNORED
 from meshwright.data.order import GlobalOrder, OneEpochInOrder
 from meshwright.data.pool import OrderedMap
 from meshwright.data.steps import StepReader

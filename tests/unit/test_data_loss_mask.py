@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from meshwright.data.blend import BlendedDataset
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_writer import IndexedWriter
-from meshwright.data.loss_mask import HEADER, MAGIC, LossMask, MaskWriter
+from meshwright.data.loss_mask import HEADER, IGNORED, MAGIC, LossMask, MaskWriter
 from meshwright.data.own_labels import LabelWriter, OwnLabels, open_mask
 from meshwright.data.preparation.prepare import prepare
 

@@ -12,11 +12,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from meshwright.config.corpus import load_corpus_config
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.inspect import inspect_corpus
+from meshwright.data.loss_mask import IGNORED
 from meshwright.data.preparation.prepare import OUTPUTS, prepare
 from meshwright.data.preparation.request import Request
 from meshwright.data.record import load_record

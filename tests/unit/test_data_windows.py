@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_writer import IndexedWriter
+from meshwright.data.loss_mask import IGNORED
 
 
 def write(prefix: Path, lengths: list[int], first: int = 0) -> Path:

@@ -16,7 +16,7 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.indexed_format import Tokens, strip_suffix
 from meshwright.data.isolation import positions_in_documents
-from meshwright.data.loss_mask import IGNORED as IGNORED
+from meshwright.data.loss_mask import IGNORED
 from meshwright.data.order import GlobalOrder, Int64s
 from meshwright.data.own_labels import open_mask
 from meshwright.data.record import load_record

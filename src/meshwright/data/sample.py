@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.data.dataset import IGNORED, TokenDataset
+from meshwright.data.dataset import TokenDataset
 from meshwright.data.indexed import IndexedDataset
-from meshwright.data.loss_mask import LossMask
+from meshwright.data.loss_mask import IGNORED, LossMask
 from meshwright.data.order import Int64s
 from meshwright.data.vocabulary.tokenizer import TextTokenizer
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.data.dataset import IGNORED
 from meshwright.data.errors import DataError
-from meshwright.data.loss_mask import Bools, Labels
+from meshwright.data.loss_mask import IGNORED, Bools, Labels
 from meshwright.data.mindrecord.files import MindRecord, Row
 
 TOKENS, LABELS, LOSS, POSITIONS = LABEL_COLUMNS = "input_ids", "labels", "loss_mask", "position_ids"

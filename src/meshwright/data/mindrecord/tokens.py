@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.data.dataset import IGNORED
 from meshwright.data.errors import DataError
-from meshwright.data.loss_mask import Labels, MaskWriter
+from meshwright.data.loss_mask import IGNORED, Labels, MaskWriter
 from meshwright.data.mindrecord.files import MindRecord, Row
 from meshwright.data.mindrecord.labels import (
     LABELS,
