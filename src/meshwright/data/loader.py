@@ -16,6 +16,8 @@ from meshwright.data.order import Int64s, OneEpochInOrder, SampleOrder
 from meshwright.data.pool import OrderedMap
 from meshwright.data.steps import StepReader
 
+EVAL_PREFETCH = 2
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -136,7 +138,6 @@ def build_eval_loader(
     global_batch_size: int,
     data_rank: int,
     data_parallel: int,
-    prefetch_size: int = 2,
     timeout_s: float | None = None,
     max_batches: int | None = None,
 ) -> Loader:
@@ -158,7 +159,7 @@ def build_eval_loader(
         data_rank=data_rank,
         data_parallel=data_parallel,
         num_parallel_workers=0,
-        prefetch_size=prefetch_size,
+        prefetch_size=EVAL_PREFETCH,
         timeout_s=timeout_s,
     )
 

@@ -37,14 +37,13 @@ class SampleOrder(Protocol):
 
 @dataclass(frozen=True)
 class GlobalOrder:
-    """Epoch after epoch over all samples, each epoch its own permutation (or in order, unshuffled).
+    """Epoch after epoch over all samples, each epoch its own permutation.
 
     Position ``p`` is place ``p % num_samples`` of epoch ``p // num_samples``.
     """
 
     num_samples: int
     seed: int
-    shuffle: bool = True
 
     def __post_init__(self) -> None:
         if self.num_samples < 1:
@@ -53,8 +52,6 @@ class GlobalOrder:
     def samples(self, positions: Int64s) -> Int64s:
         """Sample numbers at stream positions (>= 0), both int64 [n]."""
         epochs, places = np.divmod(np.asarray(positions, np.int64), self.num_samples)
-        if not self.shuffle:
-            return places
         return self._permute(places, epochs)
 
     def _permute(self, places: Int64s, epochs: Int64s) -> Int64s:
