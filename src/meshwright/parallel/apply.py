@@ -64,10 +64,13 @@ class MicroBatchExecutor:
         free_gathered_weights(self._model)
         return total
 
-    def _micro_batches(self, *arguments: Tensor | None) -> list[tuple[Tensor, ...]]:
-        """Arguments of the model for each micro-batch; a last one that is None is left out."""
-        given = (argument for argument in arguments if argument is not None)
-        return list(zip(*(argument.chunk(self._micro_batch_num) for argument in given), strict=True))
+    def _micro_batches(
+        self, tokens: Tensor, labels: Tensor, positions: Tensor | None
+    ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        """Arguments of the model for each micro-batch."""
+        number = self._micro_batch_num
+        apart = [None] * number if positions is None else positions.chunk(number)
+        return list(zip(tokens.chunk(number), labels.chunk(number), apart, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ def train_dataset(run: Run) -> TrainingData:
 
 
 def eval_dataset(run: Run) -> TokenDataset | None:
-    """The held-out data, every token of it; None where the config names none."""
+    """The held-out data, its last sample filled up rather than left out; None where the config names none."""
     entries = run.config.dataset.eval_paths
     return _windows(run, entries, pad_last=True) if entries else None
 
