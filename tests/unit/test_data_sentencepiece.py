@@ -122,5 +122,8 @@ def test_files_that_cannot_be_used_are_refused(models: dict[str, bytes], corpus:
         load_tokenizer(path)
     with pytest.raises(DataError, match="'<end>' in a text becomes the token itself, which would end the document"):
         load_tokenizer(path, eos_token="<end>")
+    path.write_bytes(train(["< unk > on a mat"] * 50, model_type="bpe", vocab_size=24))
+    with pytest.raises(DataError, match="what is unknown in a text becomes the token '<unk>', which would end the"):
+        load_tokenizer(path, eos_token="<unk>")
     with pytest.raises(DataError, match=r"has no tokenizer\.json, tokenizer\.model or \*\.tiktoken"):
         load_tokenizer(tmp_path.parent / path.parent.name / "..")

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import tiktoken
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from meshwright.data.errors import DataError
 from meshwright.data.vocabulary.byte_level import ByteLevel, _trusted, byte_of_letter, read_byte_level
+from meshwright.data.vocabulary.json_file import JsonVocabulary
 from meshwright.data.vocabulary.nasty import NASTY_TEXTS
 from meshwright.data.vocabulary.patterns import ENCODINGS, pieces
 from meshwright.data.vocabulary.rank_file import convert
@@ -58,11 +59,16 @@ def byte_level(body: bytes, encoding: str, **changes: Any) -> bytes:
     return json.dumps(content | changes).encode()
 
 
+def uses_tiktoken(tokenizer: TextTokenizer) -> bool:
+    assert isinstance(tokenizer._vocabulary, JsonVocabulary)
+    return tokenizer._vocabulary._fast is not None
+
+
 @pytest.mark.parametrize("encoding", ["own", *ENCODINGS])
 def test_tiktoken_gives_what_tokenizers_gives(trained: TextTokenizer, corpus: list[str], encoding: str) -> None:
     body = trained.body if encoding == "own" else byte_level(trained.body, encoding)
     tokenizer = TextTokenizer(body)
-    assert tokenizer.engine == "tiktoken"
+    assert uses_tiktoken(tokenizer)
     assert fast(tokenizer, corpus) == by_tokenizers(body, corpus)
 
 
@@ -72,14 +78,14 @@ def test_older_ways_to_write_the_same_file_are_known(trained: TextTokenizer, cor
     content["model"] |= {"merges": [" ".join(merge) for merge in content["model"]["merges"]], "unk_token": EOS_TOKEN}
     del content["model"]["type"]
     tokenizer = TextTokenizer(json.dumps(content).encode())
-    assert tokenizer.engine == "tiktoken"
+    assert uses_tiktoken(tokenizer)
     assert fast(tokenizer, corpus[-20:]) == by_tokenizers(tokenizer.body, corpus[-20:])
 
 
 def test_text_is_composed_where_the_file_says_so(trained: TextTokenizer, corpus: list[str]) -> None:
     body = byte_level(trained.body, "qwen", normalizer={"type": "NFC"})
     tokenizer = TextTokenizer(body)
-    assert tokenizer.engine == "tiktoken"
+    assert uses_tiktoken(tokenizer)
     assert fast(tokenizer, corpus) == by_tokenizers(body, corpus)
     assert fast(tokenizer, ["e\u0301"]) == fast(tokenizer, ["\u00e9"])
 
@@ -90,9 +96,20 @@ def test_tokens_that_are_looked_for_in_the_text_are_found(trained: TextTokenizer
     body = tokenizer.to_str().encode()
     texts = ["say <tool> now", "nothing", "one of\tthe two" + " and more" * 30_000]
     ours = TextTokenizer(body)
-    assert ours.engine == "tiktoken"
+    assert uses_tiktoken(ours)
     assert fast(ours, texts) == by_tokenizers(body, texts)
     assert [tokenizer.token_to_id("<tool>") in row for row in fast(ours, texts)] == [True, False, False]
+
+
+def test_tokens_that_are_looked_for_in_composed_text_are_found(trained: TextTokenizer) -> None:
+    tokenizer = Tokenizer.from_str(byte_level(trained.body, "qwen", normalizer={"type": "NFC"}).decode())
+    tokenizer.add_tokens([AddedToken("e\u0301t\u00e9", normalized=True)])
+    body = tokenizer.to_str().encode()
+    texts = ["x \u00e9t\u00e9 y", "x e\u0301t\u00e9 y", "x e\u0301te\u0301 y", "\u00e9te\u0301"]
+    ours = TextTokenizer(body)
+    assert uses_tiktoken(ours)
+    assert fast(ours, texts) == by_tokenizers(body, texts)
+    assert all(tokenizer.token_to_id("e\u0301t\u00e9") in row for row in fast(ours, texts))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +125,7 @@ def test_what_is_not_known_to_be_equal_is_left_to_tokenizers(
 ) -> None:
     body = json.dumps(json.loads(trained.body) | changes).encode()
     tokenizer = TextTokenizer(body)
-    assert tokenizer.engine == "tokenizers"
+    assert not uses_tiktoken(tokenizer)
     assert fast(tokenizer, corpus[-20:]) == by_tokenizers(body, corpus[-20:])
 
 

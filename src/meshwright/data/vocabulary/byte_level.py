@@ -38,7 +38,7 @@ class ByteLevel:
         pattern: what a word is.
         ranks: rank of each token, by its bytes.
         ids: int32 [ranks], the id of each rank.
-        literals: tokens that ``tokenizers`` looks for in the text before anything else.
+        literals: spellings that ``tokenizers`` looks for in the text, as it is or composed, before anything else.
         compose: whether text is brought to Unicode's form NFC.
     """
 
@@ -64,9 +64,16 @@ def read_byte_level(content: dict[str, Any]) -> ByteLevel | None:
         pattern=pattern,
         ranks={bytes(letters[letter] for letter in token): rank for rank, token in enumerate(order)},
         ids=np.array([model["vocab"][token] for token in order], np.int32),
-        literals=tuple(added["content"] for added in content.get("added_tokens") or () if not added["special"]),
+        literals=_literals(content, compose),
         compose=compose,
     )
+
+
+def _literals(content: dict[str, Any], compose: bool) -> tuple[str, ...]:
+    """Spellings of the tokens that are looked for: as they are listed and, where text is composed, composed."""
+    listed = [added["content"] for added in content.get("added_tokens") or () if not added["special"]]
+    composed = [unicodedata.normalize("NFC", literal) for literal in listed] if compose else []
+    return tuple(dict.fromkeys([*listed, *composed]))
 
 
 def _pattern(pre: Any) -> str | None:

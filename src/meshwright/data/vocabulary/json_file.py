@@ -61,11 +61,6 @@ class JsonVocabulary:
         """Text of ids; special tokens are shown."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
-    @property
-    def engine(self) -> str:
-        """The package that encodes most texts."""
-        return "tiktoken" if self._fast else "tokenizers"
-
     def _content(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self._body)
         return content

@@ -29,7 +29,6 @@ class SentencePieceVocabulary:
     """
 
     suffix = ".model"
-    engine = "sentencepiece"
 
     def __init__(self, body: bytes, source: str) -> None:
         """Load from bytes; ``source`` names them in errors. Raises DataError: not a sentencepiece model."""

@@ -17,6 +17,8 @@ SMALLEST_VOCAB = 256 + 1
 # The trainer reserves memory for every id before it reads a text, and ends the process where there is too little.
 LARGEST_TRAINED_VOCAB = 1 << 24
 FILES = ("tokenizer.json", "tokenizer.model")
+# A cuneiform sign and one of private use.
+UNKNOWN_TEXT = "\U00012345 \U0010fffd"
 
 
 class TextTokenizer:
@@ -28,7 +30,6 @@ class TextTokenizer:
     Attributes:
         body: the bytes of the tokenizer.json or of the sentencepiece model.
         suffix: how the name of a file of these bytes ends: .json or .model.
-        engine: the package that encodes: tokenizers, tiktoken or sentencepiece.
         vocab_size: every id is below this.
         eos_id / eos_token: ends each document.
     """
@@ -41,7 +42,7 @@ class TextTokenizer:
             source: where the bytes are from, for errors.
 
         Raises:
-            DataError: of no known kind, without ``eos_token``, or text that spells it would become it.
+            DataError: of no known kind, without ``eos_token``, or text that spells it or is unknown would become it.
         """
         is_json = body.lstrip()[:1] == b"{" or source.endswith(".json")
         self._vocabulary = JsonVocabulary(body, source) if is_json else SentencePieceVocabulary(body, source)
@@ -53,18 +54,15 @@ class TextTokenizer:
         if eos_id is None:
             raise DataError(f"{source}: has no token {self.eos_token!r} (--eos-token)")
         self.eos_id = eos_id
-        if eos_id in self.encode([self.eos_token])[0]:
-            raise DataError(
-                f"{source}: {self.eos_token!r} in a text becomes the token itself, which would end the document "
-                "there; name another one with --eos-token"
-            )
+        spelled, unknown = (eos_id in ids for ids in self.encode([self.eos_token, UNKNOWN_TEXT]))
+        if spelled or unknown:
+            what = f"{self.eos_token!r} in a text becomes the token itself"
+            if not spelled:
+                what = f"what is unknown in a text becomes the token {self.eos_token!r}"
+            raise DataError(f"{source}: {what}, which would end the document there; name another one with --eos-token")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TextTokenizer, (self.body, self.eos_token)
-
-    @property
-    def engine(self) -> str:
-        return self._vocabulary.engine
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without end-of-text tokens."""
