@@ -12,8 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the action."""
     parser.add_argument("prefix", metavar="PREFIX", help="corpus without .bin or .idx, or a MindRecord file")
     parser.add_argument("--eos-token", metavar="TOKEN", help="ends each text (default: the record's or tokenizer's)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the result as JSON")
+    form.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
