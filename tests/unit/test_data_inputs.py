@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.data.corpus import Part, Tally, find_files, read_documents, read_parts
+from meshwright.data.corpus import Part, Tally, find_files, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import jsonl
 from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES
@@ -23,10 +23,14 @@ ROWS = (
 PIECES = b'"|\\|{|}|[|]|,|:|\\u|d83d|0|1|-|e|.|NaN|null|true|\xff|\xc3| |\t|\0|text|"text"|Infinity'.split(b"|")
 
 
+def read(path: Path, tally: Tally) -> list[str]:
+    return [source.text for source in read_parts([Part(path)], text_key="text", tally=tally)]
+
+
 def outcome(path: Path) -> tuple[object, ...]:
     tally = Tally()
     try:
-        return [*read_documents([path], text_key="text", tally=tally)], tally
+        return read(path, tally), tally
     except DataError as error:
         return str(error), None
 
@@ -73,6 +77,19 @@ def test_directories_yield_what_is_text(tmp_path: Path) -> None:
     assert [path.name for path in find_files([tmp_path], ["py", ".arrow"])] == ["g.arrow", "h.py", "i.py.gz"]
 
 
+def test_rows_are_rows_whatever_their_suffix(tmp_path: Path) -> None:
+    names = ("a.JSONL", "b.ndjson", "c.Jsonlines", "d.NDJSON.GZ")
+    for name in names:
+        raw = b'{"text": "one"}\n{"text": "two"}\n'
+        (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("GZ") else raw)
+        assert read(*find_files([tmp_path / name]), Tally()) == ["one", "two"]
+    (tmp_path / "e.TXT.gz").touch()
+    assert [path.name for path in find_files([tmp_path])] == ["a.JSONL", "e.TXT.gz"]
+    (tmp_path / "x.PARQUET.Gz").touch()
+    with pytest.raises(DataError, match=r"x\.PARQUET\.Gz: \.parquet\.gz files are not read"):
+        find_files([tmp_path / "x.PARQUET.Gz"])
+
+
 def test_saved_datasets_below_a_directory_yield_their_data(tmp_path: Path) -> None:
     (tmp_path / "sub" / "saved").mkdir(parents=True)
     for name in ("cache-1.arrow", "data-00000-of-00001.arrow", "notes.txt", "dataset_info.json"):
@@ -91,7 +108,7 @@ def test_lines_of_unpacked_text_are_counted_in_errors(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 100_000) + gzip.compress(b"\nno\n"))
     with pytest.raises(DataError, match=r"a\.jsonl\.gz:100002: not valid JSON"):
-        list(read_documents([path], text_key="text", tally=Tally()))
+        read(path, Tally())
 
 
 def test_a_text_just_short_enough_gets_from_stage_to_stage(tmp_path: Path) -> None:
@@ -124,7 +141,7 @@ def test_packages_that_are_not_installed_are_told_of(
     (tmp_path / name).write_bytes(b"any")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DataError, match=rf"{name}: .* need another package: pip install 'meshwright\[data\]'"):
-        list(read_documents([tmp_path / name], text_key="text", tally=Tally()))
+        read(tmp_path / name, Tally())
 
 
 def test_the_package_for_lines_is_told_of_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,4 +149,4 @@ def test_the_package_for_lines_is_told_of_too(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "msgspec", None)
     jsonl._decoder.cache_clear()
     with pytest.raises(DataError, match=r"the package `msgspec` is not installed: pip install 'meshwright\[train\]'"):
-        list(read_documents([tmp_path / "a.jsonl"], text_key="text", tally=Tally()))
+        read(tmp_path / "a.jsonl", Tally())

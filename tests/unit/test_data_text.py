@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.data.corpus import Tally, find_files, read_documents
+from meshwright.data.corpus import Part, Tally, find_files, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.text import decode, is_held_out, repair
 
@@ -17,7 +17,8 @@ def make(root: Path, *names: str) -> None:
 
 def read(*files: Path, text_key: str = "text") -> tuple[list[str], Tally]:
     tally = Tally()
-    return list(read_documents(files, text_key=text_key, tally=tally)), tally
+    parts = [Part(path) for path in files]
+    return [source.text for source in read_parts(parts, text_key=text_key, tally=tally)], tally
 
 
 def test_directories_are_searched_through_in_sorted_order(tmp_path: Path) -> None:

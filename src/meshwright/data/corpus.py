@@ -9,9 +9,13 @@ from meshwright.data.inputs import arrow, jsonl, parquet, plain
 from meshwright.data.inputs.find import find_files, find_inputs, format_of
 from meshwright.data.inputs.part import Part, Source, Tally
 
-__all__ = ["Part", "Source", "Tally", "find_files", "find_inputs", "parts_of", "read_documents", "read_parts"]
+__all__ = ["Part", "Source", "Tally", "find_files", "find_inputs", "parts_of", "read_parts"]
 
-FORMATS: dict[str, ModuleType] = {".jsonl": jsonl, ".json": jsonl, ".parquet": parquet, ".arrow": arrow}
+FORMATS: dict[str, ModuleType] = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines", ".json"), jsonl),
+    ".parquet": parquet,
+    ".arrow": arrow,
+}
 
 
 def parts_of(path: Path, target_bytes: int) -> Iterator[tuple[Part, int]]:
@@ -28,14 +32,8 @@ def parts_of(path: Path, target_bytes: int) -> Iterator[tuple[Part, int]]:
         raise _unreadable(path, error) from error
 
 
-def read_documents(files: Sequence[Path], *, text_key: str, tally: Tally) -> Iterator[str]:
-    """Texts of the documents of whole files (see ``read_parts``)."""
-    for source in read_parts([Part(path) for path in files], text_key=text_key, tally=tally):
-        yield source.text
-
-
 def read_parts(parts: Sequence[Part], *, text_key: str, tally: Tally) -> Iterator[Source]:
-    """Documents in order: rows of .jsonl, .json, .parquet and .arrow files, other files whole.
+    """Documents in order: rows of .jsonl, .ndjson, .jsonlines, .json, .parquet and .arrow files, others whole.
 
     Bytes that are not UTF-8 become U+FFFD and are counted. Documents of white space only are left out and counted, as
     are rows longer than ``MAX_DOCUMENT_BYTES``; plain text of such length is cut. Line ends stay as they are.

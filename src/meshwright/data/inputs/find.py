@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshwright.data.errors import DataError
 from meshwright.data.inputs.saved import saved_files
-from meshwright.data.inputs.streams import COMPRESSED
+from meshwright.data.inputs.streams import COMPRESSED, compression_of
 
 DEFAULT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 # Uncompressed, .json is mostly not one object a line.
@@ -23,8 +23,8 @@ MOST_SUFFIXES = 5
 
 
 def format_of(path: Path) -> str:
-    """Suffix of a file without that of its compression."""
-    return path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+    """Suffix of a file without that of its compression, in lower case."""
+    return (path.with_suffix("") if compression_of(path) else path).suffix.lower()
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> F
     """Files named by ``inputs``: files, directories (searched through, in sorted order) and glob patterns.
 
     Directories yield files whose name ends in one of ``suffixes``, also with .gz or .zst after it (default: .txt,
-    .jsonl, .parquet, .json.gz, .json.zst), without those whose name or directory starts with a dot; links are
-    followed, each directory is searched once. A directory that Hugging Face datasets saved yields its data files. A
-    file named itself is taken whatever its suffix. Each file comes once, where it was first named, whatever its names.
+    .jsonl, .parquet, .json.gz, .json.zst, also in capital letters), without those whose name or directory starts with
+    a dot; links are followed, each directory is searched once. A directory that Hugging Face datasets saved yields its
+    data files. A file named itself is taken whatever its suffix. Each file comes once, where it was first named,
+    whatever its names.
 
     Raises:
         DataError: an input is missing, matches nothing, is not a regular file, or is of a format that is not read;
@@ -85,7 +86,7 @@ def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> Found:
     chosen = []
     for files, is_saved in _searched(directory):
         for path in files:
-            if is_saved or path.name.endswith(endings):
+            if is_saved or (path.name if suffixes else path.name.lower()).endswith(endings):
                 chosen.append(path)
             elif path.suffix.lower() not in CORPUS:
                 others[_ending(path)] += 1
@@ -99,7 +100,7 @@ def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> Found:
 
 
 def _ending(path: Path) -> str:
-    return "".join(path.suffixes[-2:]) if path.suffix in COMPRESSED else path.suffix
+    return "".join(path.suffixes[-2:]) if compression_of(path) else path.suffix
 
 
 def _can_be_taken(suffix: str) -> bool:
@@ -147,10 +148,10 @@ def _checked(path: Path) -> Path:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
         raise DataError(f"{path}: not a regular file; inputs are read more than once, so write it to one")
-    if path.suffix == TOKENS:
+    if path.suffix.lower() == TOKENS:
         raise DataError(f"{path}: holds token ids already: `meshwright data import` reads it")
     kind = format_of(path)
-    if kind in UNSUPPORTED or (kind in TABLES and path.suffix in COMPRESSED):
-        ending = f"{kind}{path.suffix}" if path.suffix != kind else kind
+    if kind in UNSUPPORTED or (kind in TABLES and compression_of(path)):
+        ending = f"{kind}{compression_of(path)}"
         raise DataError(f"{path}: {ending} files are not read; give text, .jsonl (also .gz, .zst), .parquet or .arrow")
     return path

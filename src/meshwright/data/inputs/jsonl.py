@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from meshwright.data.errors import DataError
 from meshwright.data.inputs.part import Part, Source, Tally, shown
-from meshwright.data.inputs.streams import COMPRESSED, chunks
+from meshwright.data.inputs.streams import chunks, compression_of
 from meshwright.data.text import BYTE_ORDER_MARK, REPLACEMENT, decode_value, repair
 
 
@@ -23,7 +23,7 @@ class Line(NamedTuple):
 def cut(path: Path, target_bytes: int) -> Iterator[tuple[Part, int]]:
     """Parts of about ``target_bytes`` and their sizes in bytes; compressed files are one."""
     size = path.stat().st_size
-    if path.suffix in COMPRESSED:
+    if compression_of(path):
         yield Part(path), size
         return
     for start in range(0, max(size, 1), target_bytes):

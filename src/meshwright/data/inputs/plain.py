@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Part, Source, Tally, shown
-from meshwright.data.inputs.streams import COMPRESSED, chunks
+from meshwright.data.inputs.streams import chunks, compression_of
 from meshwright.data.text import decode
 
 PIECE_BYTES = 1 << 20
@@ -14,7 +14,7 @@ PIECE_BYTES = 1 << 20
 def cut(path: Path, target_bytes: int) -> Iterator[tuple[Part, int]]:
     """The file, or parts of about ``target_bytes`` of one that is too long for a document, and their sizes in bytes."""
     size = path.stat().st_size
-    if path.suffix in COMPRESSED or size <= MAX_DOCUMENT_BYTES:
+    if compression_of(path) or size <= MAX_DOCUMENT_BYTES:
         yield Part(path), size
         return
     step = -(-target_bytes // PIECE_BYTES) * PIECE_BYTES

@@ -28,6 +28,12 @@ NOT_TEXT = {
 }
 
 
+def compression_of(path: Path) -> str:
+    """Suffix of the compression of a file, in lower case; empty where it has none."""
+    suffix = path.suffix.lower()
+    return suffix if suffix in COMPRESSED else ""
+
+
 def chunks(path: Path, tally: Tally, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Bytes of a text file from ``start``; compressed ones are unpacked. Goes on beyond ``end`` in smaller steps.
 
@@ -35,7 +41,7 @@ def chunks(path: Path, tally: Tally, start: int = 0, end: int | None = None) -> 
         DataError: the file is not text, compressed data is damaged or cut off, or the file ends before ``end``.
         OSError: it cannot be read.
     """
-    if path.suffix in COMPRESSED:
+    if compression_of(path):
         found = _unpacked(path, tally)
     else:
         found = _plain(path, tally, start, end)
@@ -78,13 +84,13 @@ def _unpacked(path: Path, tally: Tally) -> Iterator[bytes]:
 
 
 def _opened(path: Path, raw: BinaryIO) -> Any:
-    return gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else zstd_package(path).ZstdFile(raw)
+    return gzip.GzipFile(fileobj=raw) if compression_of(path) == ".gz" else zstd_package(path).ZstdFile(raw)
 
 
 @contextlib.contextmanager
 def _errors(path: Path) -> Iterator[None]:
     damage: tuple[type[Exception], ...] = (zlib.error, gzip.BadGzipFile)
-    if path.suffix == ".zst":
+    if compression_of(path) == ".zst":
         damage = (zstd_package(path).ZstdError,)
     try:
         yield
