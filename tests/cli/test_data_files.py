@@ -15,9 +15,10 @@ from documents import ROOT
 from pyarrow import ipc
 
 from meshwright.cli import main
-from meshwright.data.corpus import Tally, find_files, read_documents, read_parts
+from meshwright.data.corpus import Part, Tally, find_files, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import plain
+from meshwright.data.preparation.documents import read_shard
 from meshwright.data.preparation.shards import plan_shards
 from meshwright.data.vocabulary.tokenizer import train_tokenizer
 
@@ -90,7 +91,8 @@ def check_record(record: dict, inputs: list[Path], outcome: str) -> None:
 
 def read(inputs: list[Path]) -> tuple[list[str], Tally]:
     tally = Tally()
-    return list(read_documents(find_files(inputs), text_key="text", tally=tally)), tally
+    parts = [Part(path) for path in find_files(inputs)]
+    return [source.text for source in read_parts(parts, text_key="text", tally=tally)], tally
 
 
 def test_texts_and_rows_are_the_same_however_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +152,8 @@ def test_columns_of_every_kind_of_text(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.arrow"
     with ipc.new_file(path, pyarrow.schema([("text", column.type)])) as writer:
         writer.write_table(pyarrow.table({"text": column}))
-    tally = Tally()
-    assert list(read_documents([path], text_key="text", tally=tally)) == [text for text in texts if text]
+    found, tally = read([path])
+    assert found == [text for text in texts if text]
     assert tally.empty == texts.count(None)
 
 
@@ -179,12 +181,15 @@ def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:
     rows, text = tmp_path / "rows.jsonl", tmp_path / "text.txt"
     for path in (rows, text):
         path.write_bytes(nasty_files.GOOD)
-    shards = plan_shards([rows, text])
-    parts = shards[0].parts
+    (shard,) = plan_shards([rows, text])
+    parts = shard.parts
+    assert len(list(read_shard(shard, "text", Tally()))) == 3
     for path in (rows, text):
         path.write_bytes(nasty_files.GOOD * 2)
     texts = [source.text for source in read_parts(parts, text_key="text", tally=Tally())]
     assert texts == ["a", "b", nasty_files.GOOD.decode() * 2]
+    with pytest.raises(DataError, match=r"rows\.jsonl: has changed since this command began; run it again"):
+        list(read_shard(shard, "text", Tally()))
     os.truncate(rows, 14)
     with pytest.raises(DataError, match=r"rows\.jsonl: has become shorter: 28 bytes when the work began, now 14"):
         list(read_parts(parts, text_key="text", tally=Tally()))

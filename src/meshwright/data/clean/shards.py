@@ -10,15 +10,14 @@ from typing import Any
 from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
 from meshwright.data.clean.sample import Samples
-from meshwright.data.corpus import Source, read_parts
+from meshwright.data.corpus import Source
+from meshwright.data.preparation.documents import read_shard
 from meshwright.data.preparation.input_groups import InputGroups
 from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 
 TEXT_KEY = "text"
 PLACE_KEY = "meshwright:place"
 CLEAN_COUNTS = ".json"
-# Their versions change what is kept.
-CLEAN_PACKAGES = ("spacy", "ftfy", "py3langid")
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,13 @@ class ShardCleaner:
         """Clean a shard.
 
         Raises:
-            DataError: an input cannot be read.
+            DataError: an input cannot be read, or has changed since the shard was planned.
             OSError: a result cannot be written.
         """
         counts, samples = CleanCounts(), Samples(shard.number, self.shards)
         group = lru_cache(maxsize=1)(self.groups.name)
         with complete_file(text_path(self.directory, shard)) as file:
-            for source in read_parts(shard.parts, text_key=self.text_key, tally=counts.tally):
+            for source in read_shard(shard, self.text_key, counts.tally):
                 decision = self._cleaner(source.text)
                 counts.add(source, decision, group=group(source.path), examples=self.examples)
                 if decision.text is None:
@@ -79,17 +78,15 @@ def _write_json(path: Path, content: Any) -> None:
 
 
 def origin(source: Source) -> dict[str, Any]:
-    """``source.place()`` or, of a document read from a cleaned shard, what that was before.
+    """What ``source.place()`` of a document read from a cleaned shard was before.
 
     Raises:
         OSError: the file of the document cannot be read.
     """
-    if source.unit == "byte" and source.path.suffix == ".jsonl":
-        with open(source.path, "rb") as file:
-            file.seek(source.at)
-            row: dict[str, Any] = json.loads(file.readline().decode(errors="replace"))
-        return dict(row.get(PLACE_KEY, source.place()))
-    return dict(source.place())
+    with open(source.path, "rb") as file:
+        file.seek(source.at)
+        row: dict[str, Any] = json.loads(file.readline())
+    return dict(row[PLACE_KEY])
 
 
 def text_path(directory: Path, shard: Shard) -> Path:

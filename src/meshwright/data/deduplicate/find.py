@@ -17,6 +17,7 @@ from meshwright.data.deduplicate.report import EXAMPLE_CHARACTERS, DuplicateCoun
 from meshwright.data.deduplicate.rows import CHARACTERS, Bools, Int64s, document_count, open_rows
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.sign import keys_path
+from meshwright.data.errors import DataError
 from meshwright.data.preparation.documents import DROP_SUFFIX, Reader
 from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 
@@ -141,6 +142,8 @@ def _starts_of(shard: Shard, numbers: Sequence[int], reader: Reader) -> Iterator
     sources = reader(shard, Tally())
     at = 0
     for number in numbers:
-        source = next(itertools.islice(sources, number - at, None))
+        source = next(itertools.islice(sources, number - at, None), None)
+        if source is None:
+            raise DataError(f"{shard.parts[-1].path}: has fewer documents than when it was signed: it has changed")
         at = number + 1
-        yield {**origin(source), "text": source.text[:EXAMPLE_CHARACTERS]}
+        yield {**(origin(source) if reader.cleaned else source.place()), "text": source.text[:EXAMPLE_CHARACTERS]}

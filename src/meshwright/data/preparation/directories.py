@@ -6,7 +6,8 @@ from pathlib import Path
 
 from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.preparation.request import Request
-from meshwright.data.preparation.stage_keys import file_state, inputs_key, next_key
+from meshwright.data.preparation.shards import FileState
+from meshwright.data.preparation.stage_keys import inputs_key, next_key
 from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
 CLEAN_PACKAGES = ("spacy", "ftfy", "py3langid")
@@ -41,7 +42,7 @@ class Directories:
         about_tokens: list[object] = [request.eval_fraction, request.train_vocab_size, *map(str, request.inputs)]
         if tokenizer is not None:
             about_tokens += [tokenizer.fingerprint(), tokenizer.eos_token]
-        before = [file_state(kept_keys(prefix, request.deduplication)) for prefix in request.corpora_before]
+        before = [FileState.of(kept_keys(prefix, request.deduplication)) for prefix in request.corpora_before]
         clean = next_key(
             inputs_key(files, request.text_key), [asdict(request.cleaning), request.examples], CLEAN_PACKAGES
         )

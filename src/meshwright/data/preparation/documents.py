@@ -21,10 +21,12 @@ class Reader:
         text_key: where the text is in a .jsonl row.
         drops: directory with a NUMBER.drop.npy for each shard, bool [documents], true where one is left out; None
             leaves none out.
+        cleaned: whether cleaning wrote the shards: each row has the place of its document (see ``clean.shards``).
     """
 
     text_key: str
     drops: Path | None = None
+    cleaned: bool = False
 
     def __call__(self, shard: Shard, tally: Tally) -> Iterator[Source]:
         """Documents that are not left out, in order, and counted in ``tally``.
@@ -32,8 +34,18 @@ class Reader:
         Raises:
             DataError: an input cannot be read, or has changed since it was looked through for duplicates.
         """
-        sources = read_parts(shard.parts, text_key=self.text_key, tally=tally)
+        sources = read_shard(shard, self.text_key, tally)
         return sources if self.drops is None else _kept(sources, tally, shard_path(self.drops, shard, DROP_SUFFIX))
+
+
+def read_shard(shard: Shard, text_key: str, tally: Tally) -> Iterator[Source]:
+    """Documents of a shard, as ``read_parts`` gives them.
+
+    Raises:
+        DataError: an input cannot be read, or, told at the end, has changed since the shard was planned.
+    """
+    yield from read_parts(shard.parts, text_key=text_key, tally=tally)
+    shard.check_unchanged()
 
 
 def _kept(sources: Iterator[Source], tally: Tally, path: Path) -> Iterator[Source]:
@@ -69,10 +81,10 @@ class Documents:
 
 
 def rewritten(shards: Sequence[Shard], paths: Sequence[Path], text_key: str) -> Documents:
-    """The documents of a stage that wrote a .jsonl file for each shard; none is too long."""
+    """The documents of cleaning, which wrote a .jsonl file for each shard; none is too long."""
     sizes = [path.stat().st_size for path in paths]
     new = [
         Shard(shard.number, (Part(path, 0, size, line_bytes=size),), size)
         for shard, path, size in zip(shards, paths, sizes, strict=True)
     ]
-    return Documents(new, Reader(text_key))
+    return Documents(new, Reader(text_key, cleaned=True))

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
-import socket
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, Self
 
 from meshwright.data.corpus import Part, parts_of
+from meshwright.data.errors import DataError
 
 # Small enough for all cores to have some of a small corpus; large enough for few files where there is much.
 SHARD_BYTES, LARGE_SHARD_BYTES = 4 << 20, 16 << 20
@@ -18,11 +19,44 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True)
 class Shard:
-    """Some of the inputs, in order; ``size`` is their bytes."""
+    """Some of the inputs, in order; ``size`` is their bytes, ``states`` what their files were when it was planned."""
 
     number: int
     parts: tuple[Part, ...]
     size: int
+    states: tuple["FileState", ...] = ()
+
+    def check_unchanged(self) -> None:
+        """Refuse to have read what is not what was planned.
+
+        Raises:
+            DataError: a file is not what it was.
+        """
+        for state in self.states:
+            if not state.holds():
+                raise DataError(f"{state.path}: has changed since this command began; run it again")
+
+
+class FileState(NamedTuple):
+    """What tells one file, and one content of it, from others; ``path`` is as it was given, ``file`` without links."""
+
+    path: str
+    file: str
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """That of a file that is there."""
+        stat = path.stat()
+        return cls(str(path), str(path.resolve()), stat.st_size, stat.st_mtime_ns)
+
+    def holds(self) -> bool:
+        """Whether it still is that."""
+        try:
+            return FileState.of(Path(self.path)) == self
+        except OSError:
+            return False
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:
@@ -31,19 +65,25 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
     Raises:
         DataError: a file cannot be read.
     """
-    step = shard_bytes(sum(path.stat().st_size for path in files))
+    states = {path: FileState.of(path) for path in files}
+    step = shard_bytes(sum(state.size for state in states.values()))
     shards: list[Shard] = []
     parts: list[Part] = []
     size = 0
+
+    def add_shard() -> None:
+        paths = dict.fromkeys(part.path for part in parts)
+        shards.append(Shard(len(shards), tuple(parts), size, tuple(states[path] for path in paths)))
+
     for path in files:
         for part, part_size in parts_of(path, step):
             parts.append(part)
             size += part_size
             if size >= step:
-                shards.append(Shard(len(shards), tuple(parts), size))
+                add_shard()
                 parts, size = [], 0
     if parts:
-        shards.append(Shard(len(shards), tuple(parts), size))
+        add_shard()
     return shards
 
 
@@ -65,7 +105,7 @@ def complete_file(path: Path) -> Iterator[BinaryIO]:
         OSError: it cannot be written; the error names ``path``.
     """
     # Processes on other machines may write the same file at the same time, with the same bytes.
-    temporary = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}{PARTIAL}")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
         with open(temporary, "wb") as file:
             yield file

@@ -7,23 +7,20 @@ done anew when anything changes that its results depend on, and otherwise goes o
 import hashlib
 import importlib.metadata
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.data.preparation.shards import shard_bytes
+from meshwright.data.preparation.shards import FileState, shard_bytes
 
 
 def inputs_key(files: Sequence[Path], text_key: str) -> str:
-    """Key of the inputs: paths, sizes and times of change, and how they are cut into shards."""
-    states = [file_state(path) for path in files]
-    return next_key("", [text_key, shard_bytes(sum(size for _, size, _ in states)), states], ["meshwright"])
-
-
-def file_state(path: Path) -> tuple[str, int, int]:
-    """What tells one file, and one content of it, from others: path, size, time of change."""
-    stat = path.stat()
-    return str(path.resolve()), stat.st_size, stat.st_mtime_ns
+    """Key of the inputs: paths, sizes and times of change, how they are cut into shards, and what reads them."""
+    states = [FileState.of(path) for path in files]
+    step = shard_bytes(sum(state.size for state in states))
+    # Python has the tables of Unicode.
+    return next_key("", [text_key, step, states, sys.version_info[:2]], ["meshwright"])
 
 
 def next_key(before: str, about: Any, packages: Sequence[str] = ()) -> str:
