@@ -4,6 +4,7 @@ import json
 import random
 import runpy
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from meshwright.data.corpus import Part
 from meshwright.data.deduplicate.clusters import Clusters
 from meshwright.data.deduplicate.compare import Comparer, equal_keys, pairs_path
 from meshwright.data.deduplicate.find import Finder, dropped
+from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.deduplicate.minhash import MinHasher
 from meshwright.data.deduplicate.near import NearKeys
 from meshwright.data.deduplicate.report import DuplicateCounts
@@ -247,6 +249,58 @@ def test_clusters_do_not_depend_on_the_order_of_pairs() -> None:
         for part in np.array_split(pairs, 7, axis=1):
             clusters.join(part)
         np.testing.assert_array_equal(clusters.first(np.arange(3000)), expected)
+
+
+def test_examples_of_documents_are_read_as_documents_are(tmp_path: Path) -> None:
+    """A mark in the middle, numbers that Python refuses, and a key of the input that is that of cleaned documents."""
+    odd = [b"\xef\xbb\xbf{%s}", b'{"n": ' + b"9" * 5000 + b", %s}", b'{"meshwright:place": "no", %s}']
+    lines = [line % b'"text": "the same"' for line in odd]
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    shard = Shard(0, (Part(path),), path.stat().st_size)
+    settings = Deduplication(exact=True)
+    Signer(settings, READER, tmp_path)(shard)
+    finder = Finder(settings, [shard], tmp_path, tmp_path)
+    for comparison in finder.comparisons:
+        finder.comparer(comparison)
+    finder.drop(READER, examples=2)
+    examples = DuplicateCounts.load(tmp_path).examples
+    starts = [0, len(lines[0]) + 1, len(lines[0]) + len(lines[1]) + 2]
+    assert [example["byte"] for example in examples] == starts[1:]
+    assert [example["repeats"]["byte"] for example in examples] == [0, 0]
+    path.write_bytes(lines[0])
+    with pytest.raises(DataError, match=r"in\.jsonl: has fewer documents than when it was signed"):
+        finder.drop(READER, examples=2)
+
+
+def test_signing_takes_no_more_memory_than_its_rows(tmp_path: Path) -> None:
+    signer, count = Signer(Deduplication(exact=True), READER, tmp_path), 20_000
+    tracemalloc.start()
+    rows = signer.rows(f"document {number}" for number in range(count))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows.nbytes == 24 * count
+    assert peak < 2.5 * rows.nbytes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": None}, "it has no 'settings'"),
+        ({"documents": None}, "it has no 'documents'"),
+        ({"settings": "exact"}, "cannot be read as signatures"),
+        ({"documents": []}, "cannot be read as signatures"),
+        ({"settings": {}}, "made with other settings: exact None, not True"),
+    ],
+)
+def test_signatures_that_say_too_little_are_refused(tmp_path: Path, change: dict, message: str) -> None:
+    settings = Deduplication(exact=True)
+    deduplicate(tmp_path / "a", settings, ["one", "two"])
+    about = tmp_path / "a" / "corpus.signatures.json"
+    content = {**json.loads(about.read_text()), **change}
+    about.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+    with pytest.raises(DataError, match=message):
+        kept_keys(tmp_path / "a" / "corpus", settings)
 
 
 def test_examples_of_cleaned_documents_are_where_they_were_before(tmp_path: Path) -> None:

@@ -53,15 +53,18 @@ def kept_keys(prefix: Path, settings: Deduplication) -> Path:
         about = json.loads(about_path.read_bytes())
         if about.get("format") != FORMAT or about.get("version") != VERSION:
             raise ValueError(f"not {FORMAT} version {VERSION}")
+        documents, theirs = int(about["documents"]), dict(about["settings"])
     except FileNotFoundError:
         raise DataError(f"{about_path}: no such file; signatures are kept when a corpus is deduplicated") from None
-    except (OSError, ValueError, AttributeError) as error:
+    except KeyError as error:
+        raise DataError(f"{about_path}: cannot be read as signatures: it has no {error}") from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{about_path}: cannot be read as signatures: {error}") from error
     ours = asdict(settings)
-    if about["settings"] != ours:
-        different = [name for name, value in ours.items() if about["settings"].get(name) != value]
-        told = ", ".join(f"{name} {about['settings'].get(name)}, not {ours[name]}" for name in different)
+    if theirs != ours:
+        different = [name for name in {**ours, **theirs} if theirs.get(name) != ours.get(name)]
+        told = ", ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in different)
         raise DataError(f"{about_path}: made with other settings: {told}")
-    if open_rows(keys_path).shape != (row_count(settings), about["documents"]):
+    if open_rows(keys_path).shape != (row_count(settings), documents):
         raise DataError(f"{keys_path}: does not belong to {about_path}")
     return keys_path
