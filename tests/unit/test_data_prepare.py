@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,11 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.inspect import inspect_corpus
 from meshwright.data.loss_mask import IGNORED
+from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.prepare import OUTPUTS, prepare
 from meshwright.data.preparation.request import Request
+from meshwright.data.preparation.shards import complete_file
+from meshwright.data.preparation.stages import ShardStage
 from meshwright.data.record import load_record
 from meshwright.data.vocabulary.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
 
@@ -156,6 +160,7 @@ def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path) -> None:
         ({"deduplication": Deduplication(exact=True, rows=3)}, "rows: has no use without deduplicate.near"),
         ({"eval_fraction": 1.0}, "must be at least 0 and below 1"),
         ({"output": ""}, "is a directory; give a prefix, such as .*corpus"),
+        ({"output": "x.eval.bin"}, r"x\.eval: ends in \.eval, as held-out files do"),
     ],
 )
 def test_wrong_requests_write_nothing(texts: Path, tmp_path: Path, change: dict, message: str) -> None:
@@ -168,6 +173,10 @@ def test_wrong_requests_write_nothing(texts: Path, tmp_path: Path, change: dict,
 def test_an_existing_corpus_is_replaced_only_on_request(texts: Path, tokenizer_file: Path, tmp_path: Path) -> None:
     prepare([texts], tmp_path / "c", tokenizer=tokenizer_file, eval_fraction=0.1)
     before = outputs(tmp_path / "c")
+    (tmp_path / "c.mask").mkdir()
+    with pytest.raises(DataError, match=r"c\.mask: is a directory; choose another --output"):
+        prepare([texts], tmp_path / "c", tokenizer=tokenizer_file, overwrite=True)
+    (tmp_path / "c.mask").rmdir()
     with pytest.raises(DataError, match="exists already; choose another --output, or replace it with --overwrite"):
         prepare([texts], tmp_path / "c", tokenizer=tokenizer_file)
     assert outputs(tmp_path / "c") == before
@@ -220,6 +229,60 @@ def test_tokens_are_copied_where_the_kernel_cannot_and_stay_in_their_places(
     prepare([texts], tmp_path / "b", tokenizer=tokenizer_file, eval_fraction=0.1)
     assert len(calls) > 4
     assert {**outputs(tmp_path / "a"), ".report.json": b""} == {**outputs(tmp_path / "b"), ".report.json": b""}
+
+
+def test_ids_that_end_early_are_told_of(
+    texts: Path, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "copy_file_range", lambda *arguments: 0)
+    prepare([texts], tmp_path / "a", tokenizer=tokenizer_file)
+    monkeypatch.setattr(os, "pread", lambda *arguments: b"")
+    with pytest.raises(OSError, match=r"the ids of a shard end early: '.*corpus(\.eval)?\.bin'"):
+        prepare([texts], tmp_path / "b", tokenizer=tokenizer_file)
+
+
+def test_an_input_that_changes_meanwhile_is_no_corpus_of_old_and_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (json.dumps({"text": f"document {name}"}) + "\n" for name in "ab")
+    path = tmp_path / "in.jsonl"
+    path.write_text(one + one + other)
+    run = ShardStage.run
+
+    def change_and_run(stage: ShardStage, *arguments: Any, **options: Any) -> None:
+        if stage.title == "tokenizing":
+            path.write_text(one + other + one)
+        run(stage, *arguments, **options)
+
+    settings = {"train_vocab_size": 300, "eval_fraction": 0, "deduplication": Deduplication(exact=True)}
+    monkeypatch.setattr(ShardStage, "run", change_and_run)
+    with pytest.raises(DataError, match=r"in\.jsonl: has changed since this command began; run it again"):
+        prepare([path], tmp_path / "c", **settings)
+    assert outputs(tmp_path / "c") == {}
+    monkeypatch.setattr(ShardStage, "run", run)
+    assert prepare([path], tmp_path / "c", **settings).train.documents == 2
+
+
+def test_results_that_name_files_are_kept_for_the_same_names_only(
+    texts: Path, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(texts)
+    request = Request(inputs=("000.txt",), output=tmp_path / "c", tokenizer=tokenizer_file)
+    tokenizer = load_tokenizer(tokenizer_file)
+    names = {
+        Directories.of(request, [Path(name)], tokenizer, tmp_path).signatures
+        for name in ("000.txt", texts / "000.txt", "000.txt")
+    }
+    assert len(names) == 2
+
+
+def test_files_in_the_making_have_names_of_their_own(tmp_path: Path) -> None:
+    """Also those of two processes of one number on machines of one name."""
+    with complete_file(tmp_path / "a") as one, complete_file(tmp_path / "a") as other:
+        one.write(b"1")
+        other.write(b"1")
+        assert one.name != other.name
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_options_and_functions_have_the_same_defaults() -> None:

@@ -12,6 +12,7 @@ from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import strip_suffix
+from meshwright.data.record import EVAL_SUFFIX
 from meshwright.data.vocabulary.patterns import ENCODINGS
 from meshwright.data.vocabulary.tokenizer import check_vocab_size
 
@@ -113,6 +114,11 @@ class Request:
             yield "eval_fraction", f"{self.eval_fraction} must be at least 0 and below 1"
         if os.path.isdir(self.prefix):
             yield "output", f"{self.prefix}: is a directory; give a prefix, such as {self.prefix / 'corpus'}"
+        elif str(self.prefix).endswith(EVAL_SUFFIX):
+            yield (
+                "output",
+                f"{self.prefix}: ends in {EVAL_SUFFIX}, as held-out files do; choose another name",
+            )
         yield from self.cleaning.mistakes()
         yield from self._deduplication_mistakes(given)
 

@@ -85,9 +85,14 @@ def _copy_bytes(source: int, target: int, size: int, start: int) -> None:
         count = min(size - done, COPY_BYTES)
         try:
             if in_kernel:
-                done += os.copy_file_range(source, target, count, done, start + done)
+                copied = os.copy_file_range(source, target, count, done, start + done)
+                # Some file systems say so where they cannot.
+                in_kernel = copied > 0
             else:
-                done += os.pwrite(target, os.pread(source, count, done), start + done)
+                copied = os.pwrite(target, os.pread(source, count, done), start + done)
+                if not copied:
+                    raise OSError(errno.EIO, "the ids of a shard end early")
+            done += copied
         except OSError as error:
             if not in_kernel or error.errno not in NO_COPY:
                 raise
