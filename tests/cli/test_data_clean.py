@@ -144,15 +144,11 @@ def test_killed_and_gone_on_gives_the_same_bytes(
 
 def test_other_settings_do_not_go_on_from_old_shards(source: Path, tokenizer: Path, tmp_path: Path) -> None:
     output = tmp_path / "c"
-    with pytest.raises(
-        DataError, match=r"no document is left for training: 1 empty, 29 c4\.curly_bracket, .* 30 held"
-    ):
+    with pytest.raises(DataError, match=r"no document is left for training: 1 empty, 29 c4\.curly_bracket, .* 30 held"):
         prepare([source], output, tokenizer=tokenizer, eval_fraction=1 - 1e-9, cleaning=CLEANING)
     assert len(list(workplace_path(output).glob("clean-*"))) == 1
     lenient = replace(CLEANING, thresholds={"c4.min_sentences": 1, "c4.min_line_words": 1})
-    with pytest.raises(
-        DataError, match=r"no document is left for training: 1 empty, 29 c4\.curly_bracket, 31 held"
-    ):
+    with pytest.raises(DataError, match=r"no document is left for training: 1 empty, 29 c4\.curly_bracket, 31 held"):
         prepare([source], output, tokenizer=tokenizer, eval_fraction=1 - 1e-9, cleaning=lenient)
     record = prepare([source], output, tokenizer=tokenizer, cleaning=Cleaning(mask_pii=True))
     assert record.dropped == {"empty": 1, "too_long": 0}

@@ -70,6 +70,13 @@ def test_tasks_at_the_same_time_and_the_rest_write_the_bytes_of_one_run(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_task_tells_of_results_that_it_cannot_go_on_from(source: Path, tmp_path: Path) -> None:
+    words = command(source, tmp_path / "c", "--task", "0/2")
+    assert "note:" not in run_command(words, tmp_path / "log").stderr
+    os.utime(source)
+    assert "has results of other inputs, settings or versions" in run_command(words, tmp_path / "log").stderr
+
+
 def test_a_task_keeps_the_whole_command_out_and_leaves_what_it_has_done(source: Path, tmp_path: Path) -> None:
     # Billions of blank lines: reading them lasts until the interrupt.
     (tmp_path / "endless.jsonl.gz").write_bytes(gzip.compress(b"\n" * (1 << 26)) * 200)
