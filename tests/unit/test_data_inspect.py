@@ -152,6 +152,12 @@ def test_masks_that_leave_nothing(tmp_path: Path, prompts: list[int], answers: l
     assert main(["data", "inspect", str(tmp_path / "c")]) == 0
 
 
+def test_a_mask_that_leaves_only_the_first_token_leaves_nothing_to_predict(tmp_path: Path) -> None:
+    with IndexedWriter(tmp_path / "c", vocab_size=12, beside=MaskWriter) as writer:
+        writer.add_document(np.array([1, 2, 3]), np.array([1, IGNORED, IGNORED]))
+    assert [run["supervised"] for run in split(tmp_path / "c")["sample"]] == [False]
+
+
 def test_a_mask_whose_bits_are_not_those_of_its_header_is_refused(tmp_path: Path) -> None:
     write_masked(tmp_path / "c", [9], [9])
     path = tmp_path / "c.mask"

@@ -156,7 +156,7 @@ def test_labels_of_their_own_stand_in_the_places_of_the_tokens(tmp_path: Path) -
     tokens, labels = data.batch(np.arange(3))
     assert tokens.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 0, 0, 0]]
     assert labels.tolist() == [own[1:5], own[5:9], [508, -100, -100, -100]]
-    assert data.note() == ", 70.0% of the tokens supervised"
+    assert data.note() == ", 70.0% of the tokens supervised by loss masks"
     found = pickle.loads(pickle.dumps(OwnLabels(tmp_path / "c", 10)))
     assert found.read(2, 4).tolist() == [False, True, True, False]
 
@@ -187,3 +187,19 @@ def test_a_corpus_prepared_anew_does_not_keep_a_mask_of_the_old_one(tmp_path: Pa
         (tmp_path / f"c{suffix}").write_bytes(b"")
     prepare([tmp_path / "a.txt"], tmp_path / "c", train_vocab_size=257, eval_fraction=0, overwrite=True)
     assert [path.name for path in tmp_path.iterdir() if path.suffix in (".mask", ".labels")] == []
+
+
+def test_a_corpus_of_which_only_first_tokens_could_be_labels_is_refused(tmp_path: Path) -> None:
+    with IndexedWriter(tmp_path / "a", vocab_size=10, beside=MaskWriter) as writer:
+        writer.add_document(np.arange(9), np.array([0] + [IGNORED] * 8))
+    with IndexedWriter(tmp_path / "b", vocab_size=10) as writer:
+        for number in range(9):
+            writer.add_document(np.array([number]))
+    for name, isolate in (("a", False), ("b", True)):
+        with pytest.raises(DataError, match="only first tokens could be predicted, from nothing"):
+            TokenDataset([tmp_path / name], 4, isolate_documents=isolate)
+    assert TokenDataset([tmp_path / "a", tmp_path / "b"], 4).num_samples == 4
+    assert TokenDataset([tmp_path / "b"], 4).num_samples == 2
+    with IndexedWriter(tmp_path / "c", vocab_size=10) as writer:
+        writer.add_documents(np.arange(4), np.array([0, 0, 2, 0, 0, 2, 0]))
+    assert TokenDataset([tmp_path / "b", tmp_path / "c"], 4, isolate_documents=True).num_samples == 3

@@ -267,11 +267,11 @@ def test_a_run_says_what_is_supervised_and_that_its_workers_are_too_many(tmp_pat
     assert "data: 24 samples of 16 tokens\n" in plain + "\n"
     assert "warning" not in plain
     masked = told(paths=[str(tmp_path / "chat")], num_parallel_workers=3)
-    assert "data: 24 samples of 16 tokens, 25.0% of the tokens supervised\n" in masked
+    assert "data: 24 samples of 16 tokens, 25.0% of the tokens supervised by loss masks\n" in masked
     warning = (
         "warning: dataset.num_parallel_workers: 3 for each of 2 ranks on one machine are more processes than the 5"
     )
     assert warning in masked
     blended = told(paths=[{"path": str(tmp_path / name), "weight": 1} for name in ("train", "chat")])
     assert "train: 50.00%, 6 samples of 24, 0.25 epochs\n" in blended
-    assert "chat: 50.00%, 6 samples of 24, 0.25 epochs, 25.0% of the tokens supervised" in blended
+    assert "chat: 50.00%, 6 samples of 24, 0.25 epochs, 25.0% of the tokens supervised by loss masks" in blended

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.indexed_format import Tokens, strip_suffix
-from meshwright.data.isolation import positions_in_documents
+from meshwright.data.isolation import only_single_tokens, positions_in_documents
 from meshwright.data.loss_mask import IGNORED
 from meshwright.data.order import GlobalOrder, Int64s
 from meshwright.data.own_labels import open_mask
@@ -95,6 +95,9 @@ class TokenDataset:
         if not self.supervised_tokens:
             masks = ", ".join(str(mask.path) for mask in self.masks if mask)
             raise DataError(f"{masks}: no token is supervised: there is nothing to learn")
+        if self._only_first_tokens():
+            files = ", ".join(str(file.prefix) for file in self.files)
+            raise DataError(f"{files}: only first tokens could be predicted, from nothing: there is nothing to learn")
 
     def __len__(self) -> int:
         return self.num_samples
@@ -107,11 +110,19 @@ class TokenDataset:
             for file, mask in zip(self.files, self.masks, strict=True)
         )
 
+    def _only_first_tokens(self) -> bool:
+        """Whether the only supervised token is that of the stream, or isolated documents have but one each."""
+        if self.isolate_documents:
+            return all(only_single_tokens(file) for file in self.files)
+        first = self.masks[bisect_right(self._starts, 0) - 1]
+        return self.supervised_tokens == 1 and first is not None and bool(first.read(0, 1)[0])
+
     def note(self) -> str:
         """What to say behind the number of samples: nothing, or how documents lie and what loss masks leave."""
         padding = 1 - self._aligned.labels / (self.num_samples * self.seq_length) if self._aligned else 0
         aligned = f", documents aligned with {padding:.1%} padding" if self._aligned else ""
-        masked = f", {self.supervised_tokens / self.num_tokens:.1%} of the tokens supervised" if any(self.masks) else ""
+        share = f"{self.supervised_tokens / self.num_tokens:.1%}"
+        masked = f", {share} of the tokens supervised by loss masks" if any(self.masks) else ""
         isolated = ", documents isolated" if self.isolate_documents else ""
         return aligned + isolated + masked
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshwright.data.contents import document_bounds
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.order import Int64s
@@ -29,6 +30,13 @@ def document_starts(file: IndexedDataset, start: int, stop: int) -> Int64s:
     if len(starts) and not start <= starts.min() <= starts.max() < stop:
         raise DataError(f"{file.idx_path}: documents {first} to {last - 1}: not in the order of the token file")
     return starts
+
+
+def only_single_tokens(file: IndexedDataset) -> bool:
+    """Whether no document has more than one token. Reads the index only where there are as many documents as tokens."""
+    if len(file.tokens) > file.documents:
+        return False
+    return bool(np.diff(document_bounds(file)).max(initial=0) <= 1)
 
 
 def positions_in_documents(

@@ -94,8 +94,8 @@ def _labels(data: IndexedDataset, mask: LossMask | None, positions: Int64s) -> I
     """What is to be predicted in the places of tokens when training reads the corpus, or -100, int64 [positions]."""
     found = np.full(len(positions), IGNORED, np.int64)
     later = positions > 0
-    # Training refuses a corpus without a label.
-    if later.any() and (mask is None or mask.supervised):
+    # Training refuses a corpus without a label, and its first token is none.
+    if later.any() and (mask is None or mask.supervised > mask.read(0, 1).sum()):
         window, offset = np.divmod(positions[later] - 1, SAMPLE_TOKENS)
         windows = np.unique(window)
         _, labels = TokenDataset([data.prefix], SAMPLE_TOKENS, pad_last=True).batch(windows)
