@@ -82,6 +82,7 @@ def test_b25_every_other_case_is_refused_at_once(tmp_path: Path) -> None:
         ("recompute_config: {recompute: [0, x]}\n", "recompute_config.recompute.1: must be true or false or a list"),
         ("dataset: {paths: [{weight: 1}]}\n", "c.yaml:1:19: dataset.paths.0.path: is missing"),
         ("dataset: {paths: corpus}\n", "must be a list of paths or {path, weight}"),
+        ("dataset: {timeout_s: 1e10}\n", "dataset.timeout_s: must be a number > 0 and <= 100000, not 1"),
         ("train: [1]\n", "train: must be a section (a mapping of keys), not [1]"),
         ("output_dir: 5\n", "output_dir: must be text, not 5"),
     ],

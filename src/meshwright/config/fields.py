@@ -34,6 +34,8 @@ Positive = Annotated[float, Field(gt=0), _QUOTED]
 NonNegative = Annotated[float, Field(ge=0), _QUOTED]
 Share = Annotated[float, Field(ge=0, le=1), _QUOTED]
 BelowOne = Annotated[float, Field(ge=0, lt=1), _QUOTED]
+# Threads refuse to wait for much longer (threading.TIMEOUT_MAX), and more than a day is no limit.
+Seconds = Annotated[float, Field(gt=0, le=1e5), _QUOTED]
 Word = Annotated[str, Field(min_length=1)]
 
 

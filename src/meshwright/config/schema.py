@@ -14,6 +14,7 @@ from meshwright.config.fields import (
     Natural,
     NonNegative,
     Positive,
+    Seconds,
     Section,
     Share,
     Word,
@@ -170,9 +171,9 @@ class DatasetConfig(Section):
     tokenizer: Word | None = entry(
         None, "The tokenizer.json or sentencepiece model that made the data; used by generate and eval."
     )
-    num_parallel_workers: Natural = entry(0, "Loader processes per data rank; 0 loads in the training process.")
+    num_parallel_workers: Natural = entry(0, "Loader processes of each rank; 0 loads in the training process.")
     prefetch_size: Count = entry(2, "Batches that each loader process prepares ahead.")
-    timeout_s: Positive = entry(300.0, "Seconds that a step waits for data before the run fails and tells who hangs.")
+    timeout_s: Seconds = entry(300.0, "Seconds that a step waits for data before the run fails and tells who hangs.")
 
 
 class PetConfig(Section):
