@@ -1,6 +1,9 @@
 """Wrong requests of ``meshwright data prepare``: what is said, by the names that people gave, and what stays whole."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +156,16 @@ def test_files_passed_over_and_corpora_compared_with_are_in_the_report(
     assert all(f"note: {note}" in text for note in told for text in printed)
     assert main(["data", "prepare", "raw", "--output", "c", "--suffix", ".py,md", *GOOD[3:]]) == 0
     assert json.loads((tmp_path / "c.json").read_text())["files"] == 3
+
+
+@pytest.mark.parametrize("words", [["--list-rules"], ["--list-rules", "--json"]], ids=["small", "more than a buffer"])
+def test_a_reader_that_has_gone_is_no_failure(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "meshwright", "data", "prepare", *words]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def _section(page: str, title: str) -> str:

@@ -52,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        # What is still buffered: a reader that has gone is noticed here, not at the exit of the interpreter.
+        sys.stdout.flush()
+        return code
     except SystemExit as stop:
         return _exit_code(stop)
     except KeyboardInterrupt:
