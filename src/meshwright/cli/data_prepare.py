@@ -1,10 +1,8 @@
 """``meshwright data prepare``."""
 
 import argparse
-import json
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +11,7 @@ from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS
 
 if TYPE_CHECKING:
     from meshwright.config.corpus import CorpusConfig
-    from meshwright.data.preparation.prepare import TaskReport
     from meshwright.data.preparation.request import Request
-    from meshwright.data.preparation.stages import Task
-    from meshwright.data.record import CorpusRecord
 
 CONFIG_SUFFIXES = (".yaml", ".yml")
 KINDS = ("exact", "near")
@@ -162,14 +157,14 @@ def run(args: argparse.Namespace) -> None:
     options = {"workers": workers, "overwrite": args.overwrite, "show_progress": True}
     if args.task:
         task = Task.parse(args.task)
-        _print_task(task, prepare_task(request, task, **options), args.json)
+        data_report.print_task(task, prepare_task(request, task, **options), args.json)
         return
     seconds: dict[str, float] = {}
     record = prepare_corpus(request, **options, seconds=seconds)
     report = {**data_report.load_report(request.prefix), "seconds": seconds}
     if args.html is not None:
         data_report.write_page(report, args.html)
-    _print_corpus(request, record, report, args.json)
+    data_report.print_corpus(request, record, report, args.json)
 
 
 def _check_page(args: argparse.Namespace, request: "Request") -> None:
@@ -215,40 +210,3 @@ def _mistakes(config: "CorpusConfig", given: Collection[str]) -> Iterator[tuple[
     from meshwright.data.preparation.request import Request
 
     return Request.of(config).mistakes(given)
-
-
-def _print_task(task: "Task", report: "TaskReport", as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"task": str(task), **asdict(report)}, indent=2))
-        return
-    if report.stage:
-        print(f"{report.stage}: task {task} is done; {report.finished} of {report.shards} shards are finished")
-    if report.stage and report.finished < report.shards:
-        print("next: wait for the other tasks")
-    elif report.following:
-        print(f"next: run all tasks again, for {report.following}")
-    else:
-        print("next: run the command without --task; it does the rest")
-
-
-def _print_corpus(request: "Request", record: "CorpusRecord", report: dict[str, Any], as_json: bool) -> None:
-    from meshwright.data.record import tokenizer_path
-
-    output = request.prefix
-    if as_json:
-        print(json.dumps({"output": str(output), **record.as_json(), "report": report}, indent=2))
-        return
-    for line in data_report.flow_lines(report):
-        print(line)
-    for name, split in (("train", record.train), ("held out", record.eval)):
-        print(f"{name}: {split.documents} documents, {split.tokens} tokens, {split.utf8_bytes} bytes of text")
-    too_long = f", {record.dropped['too_long']} too long" if record.dropped["too_long"] else ""
-    print(f"dropped: {record.dropped['empty']} empty{too_long}; with invalid UTF-8, repaired: {record.invalid_utf8}")
-    for note in report["notes"]:
-        print(f"note: {note}")
-    print(f"vocabulary: {record.vocab_size} ({record.dtype}), end of text {record.eos_token} = {record.eos_id}")
-    if request.train_vocab_size and record.vocab_size < request.train_vocab_size:
-        print(f"note: the text has too few pairs to merge for a vocabulary of {request.train_vocab_size}")
-    if request.eval_fraction > 0 and not record.eval.documents:
-        print("note: too few documents to hold any out; there is no held-out split")
-    print(f"wrote {output}.bin .idx .tokenizer{tokenizer_path(output).suffix} .json .report.json")

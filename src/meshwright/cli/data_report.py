@@ -5,10 +5,17 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.cli.outputs import unwritable
+
+if TYPE_CHECKING:
+    from meshwright.data.preparation.prepare import TaskReport
+    from meshwright.data.preparation.request import Request
+    from meshwright.data.preparation.stages import Task
+    from meshwright.data.record import CorpusRecord
 
 WORDS = {"editing": "edited away", "exact_duplicates": "exact duplicates", "near_duplicates": "near duplicates"}
 EXAMPLE_CHARACTERS = 40
@@ -120,3 +127,42 @@ def _taken(report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], 
                 yield rule, dropped, "".join(one["text"][:EXAMPLE_CHARACTERS] for one in dropped["examples"][:1])
         elif step in WORDS and (amount["documents"] or amount["characters"]):
             yield WORDS[step], amount, ""
+
+
+def print_task(task: "Task", report: "TaskReport", as_json: bool) -> None:
+    """Print what a task has done and what comes next."""
+    if as_json:
+        print(json.dumps({"task": str(task), **asdict(report)}, indent=2))
+        return
+    if report.stage:
+        print(f"{report.stage}: task {task} is done; {report.finished} of {report.shards} shards are finished")
+    if report.stage and report.finished < report.shards:
+        print("next: wait for the other tasks")
+    elif report.following:
+        print(f"next: run all tasks again, for {report.following}")
+    else:
+        print("next: run the command without --task; it does the rest")
+
+
+def print_corpus(request: "Request", record: "CorpusRecord", report: dict[str, Any], as_json: bool) -> None:
+    """Print what a corpus has become."""
+    from meshwright.data.record import tokenizer_path
+
+    output = request.prefix
+    if as_json:
+        print(json.dumps({"output": str(output), **record.as_json(), "report": report}, indent=2))
+        return
+    for line in flow_lines(report):
+        print(line)
+    for name, split in (("train", record.train), ("held out", record.eval)):
+        print(f"{name}: {split.documents} documents, {split.tokens} tokens, {split.utf8_bytes} bytes of text")
+    too_long = f", {record.dropped['too_long']} too long" if record.dropped["too_long"] else ""
+    print(f"dropped: {record.dropped['empty']} empty{too_long}; with invalid UTF-8, repaired: {record.invalid_utf8}")
+    for note in report["notes"]:
+        print(f"note: {note}")
+    print(f"vocabulary: {record.vocab_size} ({record.dtype}), end of text {record.eos_token} = {record.eos_id}")
+    if request.train_vocab_size and record.vocab_size < request.train_vocab_size:
+        print(f"note: the text has too few pairs to merge for a vocabulary of {request.train_vocab_size}")
+    if request.eval_fraction > 0 and not record.eval.documents:
+        print("note: too few documents to hold any out; there is no held-out split")
+    print(f"wrote {output}.bin .idx .tokenizer{tokenizer_path(output).suffix} .json .report.json")

@@ -17,9 +17,10 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """As the base, but what is not known is refused here, by the parser of the verb, which knows its options."""
         found, unknown = super().parse_known_args(args, namespace)
-        options = [word for word in unknown if word.startswith("-")]
+        if options := [word for word in unknown if word.startswith("-")]:
+            self.error("; ".join(map(self._unknown, options)))
         if unknown:
-            self.error("; ".join(map(self._unknown, options)) if options else f"{' '.join(unknown)} stands apart from what it belongs to")
+            self.error(f"{' '.join(unknown)} stands apart from what it belongs to")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
