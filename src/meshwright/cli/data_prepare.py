@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli import data_report, data_rules
-from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS
+from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS, flag_of
 
 if TYPE_CHECKING:
     from meshwright.config.corpus import CorpusConfig
@@ -55,10 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _epilog() -> str:
     """The keys of a config file whose names their options do not tell."""
-    named = {key: FLAGS[key] for key in FLAGS if f"--{key.replace('_', '-')}" != FLAGS[key].partition(" ")[0]}
-    keys = ", ".join(
-        f"{flag.partition(' ')[0] if 'deduplicate ' not in flag else flag} is {key}" for key, flag in named.items()
-    )
+    flags = {key: flag_of(key) for key in FLAGS}
+    keys = ", ".join(f"{flag} is {key}" for key, flag in flags.items() if flag != f"--{key.replace('_', '-')}")
     return (
         f"In CONFIG.yaml an option has its own name (--text-key is text_key), but: {keys}. Only on the command line: "
         f"{', '.join(ONLY_FLAGS.values())}."
