@@ -283,6 +283,20 @@ def test_signing_takes_no_more_memory_than_its_rows(tmp_path: Path) -> None:
     assert peak < 2.5 * rows.nbytes
 
 
+def test_documents_without_ngrams_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.data.deduplicate.near.BATCH_DOCUMENTS", 50)
+    keys = NearKeys(NEAR)
+    for text in ("too short", prose(0)):
+        for _ in range(199):
+            keys.add(text)
+            assert len(keys._waiting) < 50
+    found = keys.take()
+    assert found.shape == (NEAR.bands, 398)
+    assert (found[:, :199] == 0).all()
+    assert (found[:, 199:] == found[:, -1:]).all()
+    assert found.all(axis=0).sum() == 199
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

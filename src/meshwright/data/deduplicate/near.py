@@ -7,6 +7,8 @@ from meshwright.data.deduplicate.rows import UInt64s
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.shingles import Shingler
 
+BATCH_DOCUMENTS = 1 << 12
+
 
 class NearKeys:
     """Collects the keys of documents; n-grams wait until there are enough for the arithmetic to be fast."""
@@ -26,7 +28,8 @@ class NearKeys:
         """Take in a document."""
         self._waiting.append(self._shingler(text))
         self._shingles += len(self._waiting[-1])
-        if self._shingles >= BATCH_SHINGLES:
+        # Documents of too few words have none and take memory, too.
+        if self._shingles >= BATCH_SHINGLES or len(self._waiting) >= BATCH_DOCUMENTS:
             self._hash()
 
     def take(self) -> UInt64s:
