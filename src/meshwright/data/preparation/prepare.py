@@ -98,7 +98,9 @@ def prepare_corpus(
                 stage.run(WHOLE, workers=workers, show_progress=show_progress)
                 if seconds is not None:
                     seconds[stage.title] = time.perf_counter() - started
-        commit(job.pipeline.corpus, request.prefix, OUTPUTS, job.pipeline.finished_files() or {})
+        finished = job.pipeline.finished_files()
+        assert finished is not None
+        commit(job.pipeline.corpus, request.prefix, OUTPUTS, finished)
     record = load_record(request.prefix)
     assert record is not None
     return record
