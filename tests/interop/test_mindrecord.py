@@ -128,6 +128,11 @@ def test_a_sentencepiece_model_is_named_and_its_end_of_text_can_be_said(
     assert "name it with --eos-token" in capsys.readouterr().err
     assert main([*request, "--tokenizer", str(tmp_path / "t.model"), "--eos-token", "[END]"]) == 0
     assert capsys.readouterr().out.endswith("c.bin .idx .tokenizer.model\n")
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 2
+    assert "name it with --eos-token" in capsys.readouterr().err
+    assert main(["data", "inspect", str(tmp_path / "c"), "--eos-token", "[END]"]) == 0
+    assert main(["data", "inspect", str(tmp_path / "r"), "--eos-token", "[END]"]) == 2
+    assert "--eos-token is for token files" in capsys.readouterr().err
     assert main([*request[:-1], str(tmp_path / "d"), "--vocab-size", "9", "--tiktoken", "gpt2"]) == 2
     assert "about --tokenizer, which is not given" in capsys.readouterr().err
 

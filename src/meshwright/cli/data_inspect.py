@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> None:
         data_report.write_page(data_report.load_report(prefix), args.html)
         return
     mindrecord = is_mindrecord(args.prefix) and not idx_path(args.prefix).exists()
+    if mindrecord and args.eos_token is not None:
+        raise DataError(f"{args.prefix}: --eos-token is for token files, and this is a MindRecord file")
     if mindrecord:
         report = inspect_mindrecord(args.prefix)
     else:
