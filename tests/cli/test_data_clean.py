@@ -147,6 +147,7 @@ def test_other_settings_do_not_go_on_from_old_shards(source: Path, tokenizer: Pa
     with pytest.raises(DataError, match=r"no document is left for training: 1 empty, 29 c4\.curly_bracket, .* 30 held"):
         prepare([source], output, tokenizer=tokenizer, eval_fraction=1 - 1e-9, cleaning=CLEANING)
     assert len(list(workplace_path(output).glob("clean-*"))) == 1
+    assert list(workplace_path(output).glob("corpus-*")) == [], "told before anything is written"
     lenient = replace(CLEANING, thresholds={"c4.min_sentences": 1, "c4.min_line_words": 1})
     with pytest.raises(DataError, match=r"no document is left for training: 1 empty, 29 c4\.curly_bracket, 31 held"):
         prepare([source], output, tokenizer=tokenizer, eval_fraction=1 - 1e-9, cleaning=lenient)
