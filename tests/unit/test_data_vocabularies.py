@@ -98,7 +98,7 @@ def test_another_kind_of_vocabulary_leaves_none_of_the_one_before(
 def test_how_a_rank_file_is_used_is_only_said_of_one(
     sources: Path, vocabularies: dict[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="--tiktoken says how the rank file of --tokenizer is used, which is not given"):
+    with pytest.raises(DataError, match="tiktoken: has no use without tokenizer"):
         prepare([sources], tmp_path / "c", train_vocab_size=300, tiktoken_encoding="gpt2")
     with pytest.raises(DataError, match="--tiktoken is for tiktoken rank files, which this is not"):
         prepare([sources], tmp_path / "c", tokenizer=vocabularies["tokenizer.json"], tiktoken_encoding="gpt2")
