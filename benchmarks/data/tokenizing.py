@@ -1,6 +1,7 @@
 """Tokenize and write beside megatron-core's way and datasets' way: tokens in a second of all processes' CPU time.
 
-    python tokenizing.py --megatron PYTHON --datasets PYTHON [--size MB] [--rounds N] [--vocabulary FILE] [--json FILE]
+    python tokenizing.py --megatron PYTHON --datasets PYTHON [--corpus NAME] [--size MB] [--processes N ...]
+        [--rounds N] [--vocabulary SIZE] [--json FILE]
 
 PYTHON are interpreters of environments of their own: ``pip install megatron-core torch transformers`` and ``pip
 install datasets transformers``. All sides read the same rows of JSON with the same tokenizer.json, trained here, and
@@ -28,32 +29,35 @@ from meshwright.data.indexed import IndexedDataset
 from meshwright.data.vocabulary.tokenizer import load_tokenizer, train_tokenizer
 
 HERE = Path(__file__).parent
+CORPORA = ("standard library", "generated")
 TRAINED_ON = 20_000
 
 
 def main() -> None:
-    """Compare on both corpora with one and two processes, print a table, write JSON."""
+    """Compare on the corpora, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron", required=True, metavar="PYTHON", help="interpreter that has megatron-core")
     parser.add_argument("--datasets", required=True, metavar="PYTHON", help="interpreter that has datasets")
+    parser.add_argument("--corpus", action="append", choices=CORPORA, help="take this one (all)")
     parser.add_argument("--size", type=int, default=1000, metavar="MB", help="size of the generated corpus (1000)")
+    parser.add_argument("--processes", type=int, nargs="+", default=(1, 2), metavar="N", help="of each side (1 2)")
     parser.add_argument("--rounds", type=int, default=2, help="rounds of each side (2)")
     parser.add_argument("--vocabulary", type=int, default=32_000, metavar="SIZE", help="ids to train (32,000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     args = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        corpora = {"standard library": standard_library, "generated": lambda: generated(args.size * 1_000_000)}
+        texts = dict(zip(CORPORA, (standard_library, lambda: generated(args.size * 1_000_000)), strict=True))
         body = train_tokenizer(
             chain(standard_library(), islice(generated(args.size * 1_000_000), TRAINED_ON)), args.vocabulary
         ).body
         vocabulary = Path(folder) / "tokenizer.json"
         vocabulary.write_bytes(body)
-        for name, texts in corpora.items():
+        for name in args.corpus or CORPORA:
             rows = Path(folder) / "rows.jsonl"
             with open(rows, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps({"text": text}) + "\n" for text in texts())
-            for processes in (1, 2):
+                file.writelines(json.dumps({"text": text}) + "\n" for text in texts[name]())
+            for processes in args.processes:
                 found = _compare(rows, vocabulary, processes, args)
                 results.append({"corpus": name, "bytes": rows.stat().st_size, "processes": processes, **found})
                 print(_line(results[-1]), flush=True)
