@@ -113,3 +113,13 @@ def test_the_space_after_a_prompt_is_kept(vocabularies: dict[str, Path]) -> None
             new = tokenizer.encode([" come in"])[0]
         assert tokenizer.decode_after(prompt, new) == " come in"
         assert tokenizer.decode_after([tokenizer.eos_id], prompt) == "The herons"
+
+
+def test_the_tokenizer_beside_a_corpus_ends_documents_as_the_corpus_does(
+    sources: Path, vocabularies: dict[str, Path], tmp_path: Path
+) -> None:
+    prefix, end = tmp_path / "c", "<|eot_id|>"
+    ranks = vocabularies["ranks.tiktoken"]
+    record = prepare([sources], prefix, tokenizer=ranks, tiktoken_encoding="llama3", eos_token=end, eval_fraction=0)
+    assert record.eos_token == end != load_tokenizer(ranks, tiktoken_encoding="llama3").eos_token
+    assert load_tokenizer(tokenizer_path(prefix)).eos_token == end

@@ -72,7 +72,7 @@ def inspect_corpus(prefix: str | Path, *, eos_token: str | None = None, show_pro
     Reads the token files twice, from end to end. Memory, beside the mapped files, is about 80 bytes per document.
 
     Args:
-        eos_token: the token that ends a text; default: that of the record, else of the tokenizer.
+        eos_token: the token that ends a text; default: that of the tokenizer (see ``load_tokenizer``).
 
     Raises:
         DataError: files are missing or damaged (every entry of the index is checked).
@@ -81,7 +81,6 @@ def inspect_corpus(prefix: str | Path, *, eos_token: str | None = None, show_pro
     record = load_record(prefix)
     tokenizer = None
     if tokenizer_path(prefix).exists():
-        eos_token = eos_token or (record.eos_token if record else None)
         tokenizer = load_tokenizer(tokenizer_path(prefix), eos_token=eos_token)
     report, digests = _split(prefix, tokenizer, None, show_progress)
     splits = [report]

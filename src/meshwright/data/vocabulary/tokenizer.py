@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.errors import DataError
+from meshwright.data.record import TOKENIZER_SUFFIXES, load_record
 from meshwright.data.vocabulary import rank_file
 from meshwright.data.vocabulary.byte_level import Ids
 from meshwright.data.vocabulary.json_file import JsonVocabulary, import_tokenizers
@@ -99,7 +100,8 @@ def load_tokenizer(
     """Load a tokenizer.json, a sentencepiece model or a tiktoken rank file, or the first such in a directory.
 
     Args:
-        eos_token: ends each document; default: the one that tokenizer_config.json or the file names, else a usual one.
+        eos_token: ends each document; default: that of the corpus where the file lies beside one, else the one that
+            tokenizer_config.json or the file names, else a usual one.
         tiktoken_encoding: for a rank file, and only there: how text is cut into words, and which special tokens
             there are (a name in ``patterns.ENCODINGS``). The rank file is converted into a tokenizer.json.
 
@@ -108,7 +110,7 @@ def load_tokenizer(
     """
     file = tokenizer_file(Path(path))
     body = file.read_bytes()
-    eos_token = eos_token or _configured_eos(file.with_name("tokenizer_config.json"))
+    eos_token = eos_token or _recorded_eos(file) or _configured_eos(file.with_name("tokenizer_config.json"))
     if rank_file.is_rank_file(body):
         body = rank_file.convert(body, tiktoken_encoding, str(file))
     elif tiktoken_encoding is not None:
@@ -171,6 +173,12 @@ def tokenizer_file(path: Path) -> Path:
     if found is None:
         raise DataError(f"{path}: has no {', '.join(FILES)} or *.tiktoken")
     return found
+
+
+def _recorded_eos(file: Path) -> str | None:
+    prefix = next((str(file).removesuffix(end) for end in TOKENIZER_SUFFIXES if str(file).endswith(end)), None)
+    record = load_record(Path(prefix)) if prefix is not None else None
+    return record.eos_token if record else None
 
 
 def _configured_eos(config: Path) -> str | None:
