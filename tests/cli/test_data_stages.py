@@ -109,6 +109,19 @@ def run_and_die(source: Path, output: Path, event: str, pattern: str, count: int
     prepare([source], output, workers=workers, **{**SETTINGS, **changes})
 
 
+def note_written(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Files that this process gives their names from now on."""
+    written: set[str] = set()
+
+    def note(old: str | Path, new: str | Path) -> None:
+        written.add(str(new))
+        replace(old, new)
+
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", note)
+    return written
+
+
 @pytest.mark.parametrize(
     ("event", "pattern", "count", "workers"),
     [
@@ -144,14 +157,7 @@ def test_killed_in_any_stage_and_gone_on(
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     done = finished(workplace_path(output))
-    written: set[str] = set()
-
-    def note(old: str | Path, new: str | Path) -> None:
-        written.add(str(new))
-        replace(old, new)
-
-    replace = os.replace
-    monkeypatch.setattr(os, "replace", note)
+    written = note_written(monkeypatch)
     monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
     prepare([source], output, workers=workers, **SETTINGS)
     assert outputs(output) == expected
@@ -231,14 +237,7 @@ def test_other_settings_keep_the_stages_before_them(
     process = start(run_and_die, source, output, "before", "*/finished.json", 1, 0)
     process.join(60)
     done = finished(workplace_path(output))
-    written: set[str] = set()
-
-    def note(old: str | Path, new: str | Path) -> None:
-        written.add(str(new))
-        replace(old, new)
-
-    replace = os.replace
-    monkeypatch.setattr(os, "replace", note)
+    written = note_written(monkeypatch)
     monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
     prepare([source], output, show_progress=True, **{**SETTINGS, "train_vocab_size": 290})
     kept = {name for name in done if any(stage in name for stage in ("/clean-", "/signatures-", "/duplicates-"))}
