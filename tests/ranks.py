@@ -83,8 +83,7 @@ def _start(
 ) -> list[tuple[BaseProcess, Connection]]:
     # Plain pickle: torch's own reducers would put argument tensors into memory that the ranks share.
     call = pickle.dumps((fn, args, kwargs))
-    context = mp.get_context("forkserver")
-    _ensure_server(context)
+    context = fork_server()
     started = []
     for rank in range(world_size):
         ours, theirs = context.Pipe(duplex=False)
@@ -96,12 +95,18 @@ def _start(
     return started
 
 
-def _ensure_server(context: Any) -> None:
-    """Start the fork server once per session. It gets sys.path by environment: 3.11 drops it otherwise."""
+def fork_server() -> Any:
+    """The multiprocessing context of the fork server, which is started once per session, for all that tests fork.
+
+    A process has only one: a test that started it without torch would have every rank import it later.
+    """
+    context = mp.get_context("forkserver")
     context.set_forkserver_preload(["rank_worker", "rank_preload", "pytest"])
     here = str(Path(__file__).parent)
+    # It gets sys.path by environment: 3.11 drops it otherwise.
     with variables(PYTHONPATH=os.pathsep.join([here, *filter(None, sys.path)]), OMP_NUM_THREADS="1"):
         forkserver.ensure_running()
+    return context
 
 
 class _Ranks:

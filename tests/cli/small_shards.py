@@ -9,18 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ranks import fork_server
+
 SHARD_BYTES = 2000
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(
-    ["meshwright.cli.data_prepare", "meshwright.config.corpus", "meshwright.data.preparation.prepare"]
-)
 
 Process = multiprocessing.context.ForkServerProcess
 
 
 def start(function: Callable[..., None], *arguments: Any, **options: Any) -> Process:
     """Call a function of a test module in another process."""
-    process = SERVER.Process(target=function, args=arguments, kwargs=options)
+    process: Process = fork_server().Process(target=function, args=arguments, kwargs=options)
     process.start()
     return process
 
