@@ -16,27 +16,22 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import corpora
 from clean_names import NAMES
+from corpora import FOR_RULES
 
 HERE = Path(__file__).parent
-CORPORA = {
-    "standard library": corpora.standard_library,
-    "docstrings": corpora.docstrings,
-    "made-up pages": lambda: corpora.nasty(2000),
-}
 
 
 def main() -> None:
     """Run all corpora, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datatrove", required=True, metavar="PYTHON", help="interpreter that has datatrove")
-    parser.add_argument("--corpus", action="append", choices=CORPORA, help="only these (default: all)")
+    parser.add_argument("--corpus", action="append", choices=FOR_RULES, help="only these (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each side (3)")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th document (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     args = parser.parse_args()
-    results = [_compare(name, args.datatrove, args.rounds, args.every) for name in args.corpus or CORPORA]
+    results = [_compare(name, args.datatrove, args.rounds, args.every) for name in args.corpus or FOR_RULES]
     for result in results:
         print(_line(result))
     if args.json:
@@ -44,7 +39,7 @@ def main() -> None:
 
 
 def _compare(name: str, datatrove: str, rounds: int, every: int) -> dict[str, Any]:
-    texts = list(CORPORA[name]())[::every]
+    texts = list(FOR_RULES[name]())[::every]
     best: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "texts.json"

@@ -20,8 +20,6 @@ def main() -> None:
     print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "kept": kept}))
     if len(sys.argv) < 3:
         return
-    if len(sys.argv) < 3:
-        return
     splitter = WordSplitter()
     rules = {"repetition": RULE_SETS["gopher"][0], "quality": RULE_SETS["gopher"][1], "c4": RULE_SETS["c4"][0]}
     rules |= {"c4-fineweb": RULE_SETS["c4-fineweb"][0], "fineweb": RULE_SETS["fineweb"][0]}

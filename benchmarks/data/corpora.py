@@ -196,3 +196,10 @@ SPOILERS = [
     _insert("Please enable JavaScript.", "We use cookies.", "Read our privacy policy here.", "a" * 1001 + " b c d."),
     _insert("Lorem ipsum dolor sit amet.", "if (x) { return y; }.", "", " ", "\t", "|---|---|", "=" * 60),
 ]
+
+FOR_RULES: dict[str, Callable[[], Iterator[str]]] = {
+    "standard library": standard_library,
+    "docstrings": docstrings,
+    "made-up pages": lambda: nasty(2000),
+}
+"""What cleaning is measured on, by name."""

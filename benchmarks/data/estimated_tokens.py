@@ -8,28 +8,22 @@ The documents are cleaned in shards; the tokenizer is trained on every tenth of 
 import argparse
 from collections import Counter
 
-import corpora
+from corpora import FOR_RULES
 
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.clean.sample import EDITED_AWAY, Samples, estimate_tokens
 from meshwright.data.vocabulary.tokenizer import train_tokenizer
 
-CORPORA = {
-    "standard library": corpora.standard_library,
-    "docstrings": corpora.docstrings,
-    "made-up pages": lambda: corpora.nasty(2000),
-}
-
 
 def main() -> None:
     """Print a line for each rule, most tokens first, and their sum."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", choices=CORPORA, default="standard library")
+    parser.add_argument("--corpus", choices=FOR_RULES, default="standard library")
     parser.add_argument("--clean", default="gopher,c4,fineweb", metavar="RULES")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--vocab-size", type=int, default=8000)
     args = parser.parse_args()
-    texts = [text for text in CORPORA[args.corpus]() if text.strip()]
+    texts = [text for text in FOR_RULES[args.corpus]() if text.strip()]
     encode = train_tokenizer(iter(texts[::10]), args.vocab_size).encode
     samples = [Samples(number, args.shards) for number in range(args.shards)]
     exact: Counter[str] = Counter()
