@@ -1,12 +1,10 @@
 """Checkpoints to Hugging Face folders and back: B-20 and B-04."""
 
-import io
 import json
 import weakref
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import yaml
 
 torch = pytest.importorskip("torch")
@@ -28,6 +26,7 @@ from meshwright.parallel.devices import KINDS  # noqa: E402
 from meshwright.spec.huggingface import read_model_spec  # noqa: E402
 from meshwright.train.export import export_model  # noqa: E402
 from meshwright.train.inference import load_model  # noqa: E402
+from sentencepiece_models import llama_2_model  # noqa: E402
 
 TOLERANCE = 1e-4
 CPU = torch.device("cpu")
@@ -153,19 +152,8 @@ def test_the_tokenizer_comes_along_and_transformers_uses_it(tmp_path: Path) -> N
 
 
 def test_a_sentencepiece_model_comes_along_and_transformers_reads_it_alike(tmp_path: Path) -> None:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the number seven follows the number six", "a b  c"] * 50),
-        model_writer=model,
-        model_type="bpe",
-        byte_fallback=True,
-        vocab_size=310,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-        num_threads=1,
-    )
-    (tmp_path / "corpus.tokenizer.model").write_bytes(model.getvalue())
+    model = llama_2_model(["the number seven follows the number six", "a b  c"] * 50, 310)
+    (tmp_path / "corpus.tokenizer.model").write_bytes(model)
     checkpoint, _ = save_model(tmp_path / "run", {}, tokenizer=tmp_path / "corpus.tokenizer.model")
     export_model(checkpoint, tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -116,12 +116,12 @@ def test_batches_are_shifted_and_the_position_is_the_step(prefix: Path, workers:
         assert loader.step == 12
 
 
-def wait_for(seen: list[int], expected: int) -> None:
+def wait_for(count: Callable[[], int], expected: int) -> None:
+    """Until there are so many, and a little longer: time for more to come than should."""
     deadline = time.monotonic() + 10
-    while len(seen) < expected and time.monotonic() < deadline:
+    while count() < expected and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
-    assert seen == list(range(expected))
 
 
 def test_prefetch_reads_ahead_and_no_further(prefix: Path) -> None:
@@ -129,7 +129,8 @@ def test_prefetch_reads_ahead_and_no_further(prefix: Path) -> None:
     calls = OrderedMap(lambda task: seen.append(task), range(100), workers=0, ahead=4, name=str, finish=lambda x: x)
     with calls:
         for expected in (4, 5):
-            wait_for(seen, expected)
+            wait_for(lambda: len(seen), expected)
+            assert seen == list(range(expected))
             next(calls)
 
 
@@ -147,23 +148,9 @@ def test_results_in_any_order_do_not_wait_for_a_slow_one(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("workers", "ahead"), [(0, 3), (2, 6)])
 def test_each_worker_reads_as_many_batches_ahead_as_asked(tmp_path: Path, workers: int, ahead: int) -> None:
-    loader = build_loader(
-        Noting(tmp_path),
-        order=OneEpochInOrder(100),
-        first_step=0,
-        num_steps=50,
-        global_batch_size=1,
-        data_rank=0,
-        data_parallel=1,
-        num_parallel_workers=workers,
-        prefetch_size=3,
-    )
-    with loader:
+    with in_order(Noting(tmp_path), workers, batch=1, prefetch=3) as loader:
         for taken in range(2):
-            deadline = time.monotonic() + 10
-            while len(list(tmp_path.iterdir())) < ahead + taken and time.monotonic() < deadline:
-                time.sleep(0.01)
-            time.sleep(0.05)
+            wait_for(lambda: len(list(tmp_path.iterdir())), ahead + taken)
             assert len(list(tmp_path.iterdir())) == ahead + taken
             next(loader)
 
@@ -181,24 +168,24 @@ def test_every_rank_gets_the_same_number_of_held_out_batches_and_every_token_cou
         assert [int(batch.tokens[0, 0]) for batch in loader] == [0, 18]
 
 
-def failing(source: Failing, workers: int) -> Loader:
+def in_order(source: Failing | Noting, workers: int, *, batch: int = 2, prefetch: int = 4) -> Loader:
     return build_loader(
         source,
         order=OneEpochInOrder(100),
         first_step=0,
         num_steps=50,
-        global_batch_size=2,
+        global_batch_size=batch,
         data_rank=0,
         data_parallel=1,
         num_parallel_workers=workers,
-        prefetch_size=4,
+        prefetch_size=prefetch,
         timeout_s=60,
     )
 
 
 @pytest.mark.parametrize(("workers", "who"), [(0, "data thread"), (2, r"data worker [01] \(pid \d+\)")])
 def test_a_failure_comes_in_its_turn_with_name_and_cause(workers: int, who: str) -> None:
-    with failing(Failing("raise"), workers) as loader:
+    with in_order(Failing("raise"), workers) as loader:
         assert [next(loader).tokens.tolist() for _ in range(2)] == [[[0], [1]], [[2], [3]]]
         with pytest.raises(DataWorkerError, match=f"^{who} failed at step 3: DataError: corpus") as caught:
             next(loader)
@@ -211,7 +198,7 @@ def test_a_failure_comes_in_its_turn_with_name_and_cause(workers: int, who: str)
 
 
 def test_a_dead_worker_is_reported() -> None:
-    with failing(Failing("die"), 2) as loader:
+    with in_order(Failing("die"), 2) as loader:
         next(loader), next(loader)
         with pytest.raises(DataWorkerError, match=r"data worker \d \(pid \d+\) ended by signal SIGKILL.* at step 3"):
             next(loader)
@@ -219,7 +206,7 @@ def test_a_dead_worker_is_reported() -> None:
 
 @pytest.mark.parametrize(("workers", "who"), [(0, "data thread"), (2, r"data worker [01] \(pid \d+\)")])
 def test_a_hung_worker_is_reported_by_name_with_its_stack(workers: int, who: str) -> None:
-    with failing(Failing("hang", seconds=3), workers) as loader:
+    with in_order(Failing("hang", seconds=3), workers) as loader:
         next(loader), next(loader)
         # Only now, so that a slow start of the workers is no part of it.
         loader._batches._limit = 1
@@ -254,7 +241,7 @@ def test_a_worker_has_no_torch_in_memory(prefix: Path) -> None:
 
 
 def test_close_ends_workers_that_hang() -> None:
-    loader = failing(Failing("hang"), 2)
+    loader = in_order(Failing("hang"), 2)
     next(loader)
     workers = children()
     assert len(workers) == 2
@@ -268,7 +255,7 @@ def test_close_ends_workers_that_hang() -> None:
 
 def test_a_worker_that_cannot_be_ended_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in a read that never returns: SIGKILL waits until it does."""
-    loader = failing(Failing("hang"), 2)
+    loader = in_order(Failing("hang"), 2)
     next(loader), next(loader)
     # Only now, so that a slow start of the workers is no part of it.
     loader._batches._limit = 0.5

@@ -1,12 +1,10 @@
 """Corpora made with vocabularies of every kind: what lies beside them, and that it is used."""
 
 import base64
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
-import sentencepiece
 
 from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
@@ -15,6 +13,7 @@ from meshwright.data.preparation.prepare import prepare
 from meshwright.data.record import load_record, tokenizer_path
 from meshwright.data.vocabulary.nasty import NASTY_TEXTS
 from meshwright.data.vocabulary.tokenizer import load_tokenizer, train_tokenizer
+from sentencepiece_models import llama_2_model
 
 SPECIALS = "a file about <|endoftext|>, </s>, <s>, <unk> and <|end_of_text|></s><|endoftext|>"
 TEXTS = ["A start.", *(text for text in NASTY_TEXTS if text.strip()), SPECIALS, "The herons come in the summer. " * 9]
@@ -31,19 +30,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("vocabularies")
-    body = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter("\n".join(TEXTS).splitlines()),
-        model_writer=body,
-        model_type="bpe",
-        byte_fallback=True,
-        vocab_size=600,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-        num_threads=1,
-    )
-    (root / "tokenizer.model").write_bytes(body.getvalue())
+    (root / "tokenizer.model").write_bytes(llama_2_model("\n".join(TEXTS).splitlines(), 600))
     (root / "tokenizer.json").write_bytes(train_tokenizer(TEXTS, 400).body)
     ranks = b"".join(b"%s %d\n" % (base64.b64encode(bytes([byte])), byte) for byte in range(256)) + b"dGhl 256\n"
     (root / "ranks.tiktoken").write_bytes(ranks)
