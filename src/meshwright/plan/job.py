@@ -5,6 +5,7 @@ from typing import Literal
 
 from meshwright.plan.engines import Engine
 from meshwright.plan.network import Network
+from meshwright.spec.attention_bias import binding_window
 from meshwright.spec.cluster import Cluster
 from meshwright.spec.layout import Layout
 from meshwright.spec.training import Batch, Precision, Recompute
@@ -87,8 +88,7 @@ class Job:
     @property
     def biased_attention(self) -> bool:
         """Whether Meshwright's attention adds a bias to its scores, for windows and documents."""
-        window = self.network.window
-        binding = window is not None and window < self.seq_length
+        binding = binding_window(self.network.window, self.seq_length) is not None
         return self.engine.name == "meshwright" and (binding or self.isolate_documents)
 
     @property

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
-from meshwright.plan.time.report import Span
+if TYPE_CHECKING:
+    from meshwright.plan.time.report import Span
 
 WIDTH, NAMES, RIGHT = 1120, 220, 90
 BAR, GAP = 18, 8
@@ -65,7 +67,7 @@ def legend(entries: Mapping[str, str]) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def timeline_svg(spans: Sequence[Span], seconds: float) -> str:
+def timeline_svg(spans: "Sequence[Span]", seconds: float) -> str:
     """Forward and backward passes of every stage over a step.
 
     A deep pipeline shows some of its stages, a long step its start.

@@ -7,6 +7,7 @@ from typing import Literal
 from meshwright.plan.engines import EngineName
 from meshwright.plan.job import Job
 from meshwright.plan.memory.decoder_block import Block, Keep, NormKernel
+from meshwright.spec.attention_bias import binding_window
 from meshwright.spec.training import AmpLevel
 
 LossKind = Literal["in place", "fp32 copies", "fused"]
@@ -130,7 +131,7 @@ def _block(
     assert isinstance(network, Network)
     traits, formats, (materialised, compiled, host, isolated) = TRAITS[engine], LEVELS[level], flags
     # Kernels other than flash take as many key as query heads (`meshwright.model.attention.takes_fewer_keys`).
-    masked = isolated or (network.window is not None and network.window < positions)
+    masked = isolated or binding_window(network.window, positions) is not None
     flash = host or (formats.compute == 2 and not masked)
     norm: NormKernel = "decomposed" if host else "fused" if compiled or network.norm == "layernorm" else traits.norm
     block = Block(

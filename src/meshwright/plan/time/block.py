@@ -128,8 +128,10 @@ def _attention(machine: Machine, network: Network, shape: Shape, traits: Traits)
     )
     if shape.biased:
         forward, backward = biased(machine, core, shape.seq_length)
+    elif shape.flash:
+        forward, backward = flash(machine, core)
     else:
-        forward, backward = flash(machine, core) if shape.flash else materialised(machine, core)
+        forward, backward = materialised(machine, core)
     kernels = (2, 4) if shape.flash else (6, 10)
     return Operator("attention", forward, backward, *kernels)
 
