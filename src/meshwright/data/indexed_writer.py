@@ -115,6 +115,11 @@ class IndexedWriter:
         """Tokens added so far."""
         return self._tokens
 
+    @property
+    def supervised(self) -> int | None:
+        """Number of tokens so far that are in the loss; None where nothing is written ``beside``."""
+        return self._beside.supervised if self._beside else None
+
     def add_document(self, tokens: Tokens, labels: Tokens | None = None) -> None:
         """Append one document.
 

@@ -25,14 +25,18 @@ Labels = npt.NDArray[np.integer[Any]]
 
 
 class MaskWriter:
-    """Writes the mask of one pair beside the writer of its tokens, which says when it gets its name."""
+    """Writes the mask of one pair beside the writer of its tokens, which says when it gets its name.
+
+    Attributes:
+        supervised: tokens so far that are in the loss.
+    """
 
     suffix, magic = SUFFIX, MAGIC
 
     def __init__(self, prefix: Path) -> None:
         self._path = Path(f"{prefix}{self.suffix}")
         self._partial = Path(f"{self._path}.partial")
-        self._tokens = self._supervised = 0
+        self._tokens = self.supervised = 0
         self._rest: Bools = np.empty(0, np.bool_)
         self._file = open(self._partial, "wb")  # noqa: SIM115 (closed by close or abort)
         self._file.write(bytes(HEADER.size))
@@ -41,7 +45,7 @@ class MaskWriter:
         """Append the labels in the places of the next tokens, integer [tokens]: ids, or -100."""
         supervised = labels != IGNORED
         self._tokens += len(labels)
-        self._supervised += int(np.count_nonzero(supervised))
+        self.supervised += int(np.count_nonzero(supervised))
         self._write(labels, supervised)
 
     def _write(self, labels: Labels, supervised: Bools) -> None:
@@ -54,7 +58,7 @@ class MaskWriter:
         """Flush everything to disk, still under another name."""
         self._file.write(np.packbits(self._rest, bitorder="little").tobytes())
         self._file.seek(0)
-        self._file.write(HEADER.pack(self.magic, 1, self._tokens, self._supervised))
+        self._file.write(HEADER.pack(self.magic, 1, self._tokens, self.supervised))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.data.contents import CHUNK_TOKENS
 from meshwright.data.dataset import TokenDataset
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.loss_mask import IGNORED, LossMask
@@ -11,7 +12,6 @@ from meshwright.data.order import Int64s
 from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
 SAMPLE_TOKENS = 32
-CHUNK_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import bin_path, idx_path, strip_suffix
 from meshwright.data.indexed_writer import IndexedWriter
-from meshwright.data.loss_mask import IGNORED, LossMask
+from meshwright.data.loss_mask import LossMask
 from meshwright.data.mindrecord.files import Row, open_mindrecord
 from meshwright.data.mindrecord.tokens import RowTokens
 from meshwright.data.own_labels import OwnLabels
@@ -91,7 +91,6 @@ def import_mindrecord(
     row_tokens = RowTokens(records, size, ignore=ignore, ahead=ahead)
     total = sum(page.used for shard in records.shards for page in shard.header.pages.values())
     output.parent.mkdir(parents=True, exist_ok=True)
-    supervised = 0
     with (
         _named_last(output, text_tokenizer) if text_tokenizer else nullcontext(),
         IndexedWriter(output, vocab_size=size, beside=row_tokens.beside) as writer,
@@ -100,7 +99,6 @@ def import_mindrecord(
         for number, (row, later) in enumerate(_with_later(records.read(row_tokens.columns)), 1):
             for document in row_tokens(row, later):
                 writer.add_document(document.tokens, document.labels)
-                supervised += 0 if document.labels is None else int((document.labels != IGNORED).sum())
             progress.update(total * number // records.rows)
         if not writer.documents:
             raise DataError(f"{records.shards[0].path}: no row supervises anything: there is nothing to learn")
@@ -113,7 +111,7 @@ def import_mindrecord(
         columns=row_tokens.outcome(),
         beside=row_tokens.beside.suffix if row_tokens.beside else None,
         tokenizer=f".tokenizer{text_tokenizer.suffix}" if text_tokenizer else None,
-        supervised_tokens=supervised if row_tokens.beside else None,
+        supervised_tokens=writer.supervised,
         rows=records.rows,
         empty_rows=row_tokens.empty_rows,
         crossing_labels=row_tokens.crossing_labels,
