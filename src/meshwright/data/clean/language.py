@@ -1,5 +1,6 @@
 """Keep documents of chosen languages, as the model that comes with py3langid knows them."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -50,8 +51,14 @@ def keep_languages(languages: Sequence[str]) -> Language:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         raise DataError("the package `py3langid` is not installed: pip install 'meshwright[clean]'") from None
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    identifier = _identifier(LanguageIdentifier, MODEL_FILE)
     known = set(identifier.labels)
     if unknown := [code for code in languages if code not in known]:
         raise DataError(f"language {unknown[0]!r} is not known; known are {', '.join(sorted(known))}")
     return Language(identifier, frozenset(languages))
+
+
+@functools.cache
+def _identifier(kind: Any, file: Any) -> Any:
+    # Checks of a request and the cleaning itself ask for it, and unpacking its model is work.
+    return kind.from_model_file(file, norm_probs=True)

@@ -79,10 +79,11 @@ def edited_pieces(before: str, after: str) -> Iterator[tuple[str, str]]:
         if len(line) > LONGEST_LINE:
             continue
         piece += line
-        for form in (line.strip(), CITATION.sub("", line.strip())):
-            if form in lines_left:
-                left += f"{form}\n"
-                break
+        form = line.strip()
+        if form not in lines_left and "[" in form:
+            form = CITATION.sub("", form)
+        if form in lines_left:
+            left += f"{form}\n"
         if len(piece) >= PIECE_CHARACTERS:
             yield piece, left
             piece = left = ""

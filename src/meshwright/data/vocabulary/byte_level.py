@@ -152,7 +152,7 @@ class ByteLevelEncoder:
         literals = self._vocabulary.literals
         if any(literal in text for literal in literals):
             return True
-        if not self._vocabulary.compose or text.isascii():
+        if not literals or not self._vocabulary.compose or text.isascii():
             return False
         composed = unicodedata.normalize("NFC", text)
         return any(literal in composed for literal in literals)

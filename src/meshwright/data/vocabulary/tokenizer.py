@@ -118,7 +118,7 @@ def load_tokenizer(
     return TextTokenizer(body, eos_token, source=str(file))
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: bool = False) -> TextTokenizer:
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TextTokenizer:
     """Train a byte-level BPE (GPT-2 style) with ``<|endoftext|>`` as id 0.
 
     A small corpus may not have enough pairs to merge: the result's ``vocab_size`` is then smaller.
@@ -135,7 +135,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: boo
         vocab_size=vocab_size,
         special_tokens=[EOS_TOKEN],
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=show_progress,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return TextTokenizer(tokenizer.to_str(pretty=True).encode("utf-8"), EOS_TOKEN)
