@@ -215,7 +215,7 @@ def test_ranges_of_keys_find_the_same_pairs(tmp_path: Path, monkeypatch: pytest.
         directory = tmp_path / str(ranges)
         directory.mkdir()
         comparer = Comparer(BOTH, ranges, directory)
-        comparisons = comparer.comparisons([keys_path(tmp_path, shard) for shard in shards])
+        comparisons = comparer.comparisons([keys_path(tmp_path, shard) for shard in shards], 60)
         assert len(comparisons) == 15 * ranges
         pairs: list[set[tuple[int, int]]] = [set() for _ in range(15)]
         for comparison in comparisons:

@@ -12,7 +12,7 @@ import pytest
 
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.clean.document import Decision
-from meshwright.data.clean.report import CleanCounts
+from meshwright.data.clean.report import CleanCounts, Size
 from meshwright.data.clean.sample import (
     EDITED_AWAY,
     PIECE_CHARACTERS,
@@ -22,7 +22,6 @@ from meshwright.data.clean.sample import (
     estimate_tokens,
 )
 from meshwright.data.deduplicate.report import DuplicateCounts
-from meshwright.data.deduplicate.report import Size as DuplicateSize
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.inputs.part import Source, Tally
 from meshwright.data.preparation.input_groups import MOST_GROUPS, group_inputs
@@ -173,9 +172,7 @@ def test_flow_adds_up() -> None:
 
 
 def test_flow_with_duplicates_and_without_cleaning() -> None:
-    found = DuplicateCounts(
-        read=DuplicateSize(7, 200), exact=DuplicateSize(2, 40), near=DuplicateSize(3, 60), clusters=2
-    )
+    found = DuplicateCounts(read=Size(7, 200), exact=Size(2, 40), near=Size(3, 60), clusters=2)
     both = {"deduplication": Deduplication(exact=True, near=True), "duplicates": found, "cleaned": None}
     flow = prepared(**both).as_json()["flow"]
     # 78 tokens of text in the 100 characters kept, and an end of text for each document.
@@ -217,7 +214,7 @@ def test_page_shows_hostile_documents_as_they_are() -> None:
         "repeats": {"file": "x\udcff", "byte": 0, "text": f"one three {HOSTILE}"},
     }
     against = {"kind": "exact", "file": "a", "byte": 1, "text": HOSTILE, "repeats": {"corpus": HOSTILE, "document": 4}}
-    found = DuplicateCounts(read=DuplicateSize(2, 78), near=DuplicateSize(0, 0), examples=[example, against])
+    found = DuplicateCounts(read=Size(2, 78), near=Size(0, 0), examples=[example, against])
     page = data_page(prepared(deduplication=Deduplication(near=True), duplicates=found).as_json())
     page.encode("utf-8")
     parsed = Tags(page)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli import data_report, data_rules
-from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS, flag_of
+from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS, flag_of, number
 
 if TYPE_CHECKING:
     from meshwright.config.corpus import CorpusConfig
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, sentencepiece or tiktoken file")
     source.add_argument(
-        "--train-tokenizer", type=_number, metavar="VOCAB_SIZE", help="train a byte-level BPE of this size"
+        "--train-tokenizer", type=number, metavar="VOCAB_SIZE", help="train a byte-level BPE of this size"
     )
     parser.add_argument(
         "--suffix",
@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text-key", metavar="KEY", help="key of the text in rows (text)")
     parser.add_argument("--tiktoken", metavar="NAME", help="how a tiktoken file is used: gpt2,cl100k,o200k,llama3,qwen")
     parser.add_argument("--eos-token", metavar="TOKEN", help="ends each document (default: the tokenizer's)")
-    parser.add_argument("--eval-fraction", type=_number, metavar="X", help="share of documents to hold out (0.02)")
+    parser.add_argument("--eval-fraction", type=number, metavar="X", help="share of documents to hold out (0.02)")
     _add_cleaning(parser.add_argument_group("cleaning (needs meshwright[clean])"))
     _add_deduplication(parser.add_argument_group("deduplication (near needs meshwright[clean])"))
-    parser.add_argument("--workers", type=_number, metavar="N", help=f"processes ({_cores()})")
+    parser.add_argument("--workers", type=number, metavar="N", help=f"processes ({_cores()})")
     parser.add_argument("--task", metavar="K/N", help="do one of N shares of the next stage, beside other tasks")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing corpus")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -92,7 +92,7 @@ def _add_cleaning(group: Any) -> None:
         const=True,
         help="replace e-mail and public IP addresses",
     )
-    group.add_argument("--examples", type=_number, metavar="N", help="dropped documents to show by rule (3)")
+    group.add_argument("--examples", type=number, metavar="N", help="dropped documents to show by rule (3)")
     data_rules.add_arguments(group)
 
 
@@ -113,7 +113,7 @@ def _add_deduplication(group: Any) -> None:
         ("bands", "chances to find a near duplicate (14)"),
         ("rows", "hash values to agree in each chance (8)"),
     ):
-        group.add_argument(f"--{name}", dest=f"deduplicate.{name}", type=_number, metavar="N", help=what)
+        group.add_argument(f"--{name}", dest=f"deduplicate.{name}", type=number, metavar="N", help=what)
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -121,16 +121,6 @@ def _names(value: str) -> tuple[str, ...]:
     if not names:
         raise argparse.ArgumentTypeError("it names nothing; leave the option out, or give names with commas between")
     return names
-
-
-def _number(value: str) -> int | float | str:
-    """A number, or what is no number as it is: the schema of the config says what is legal."""
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
 
 
 def run(args: argparse.Namespace) -> None:

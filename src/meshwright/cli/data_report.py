@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from meshwright.data.preparation.stages import Task
     from meshwright.data.record import CorpusRecord
 
-WORDS = {"editing": "edited away", "exact_duplicates": "exact duplicates", "near_duplicates": "near duplicates"}
 EXAMPLE_CHARACTERS = 40
 # Holds the style sheet of a page and what tells its kind.
 START_CHARACTERS = 1 << 20
@@ -121,12 +120,14 @@ def flow_lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _taken(report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    from meshwright.report.data_html import STEPS
+
     for step, amount in report["flow"].items():
         if step == "cleaning":
             for rule, dropped in report["cleaning"]["dropped"].items():
                 yield rule, dropped, "".join(one["text"][:EXAMPLE_CHARACTERS] for one in dropped["examples"][:1])
-        elif step in WORDS and (amount["documents"] or amount["characters"]):
-            yield WORDS[step], amount, ""
+        elif step in STEPS and (amount["documents"] or amount["characters"]):
+            yield STEPS[step], amount, ""
 
 
 def print_task(task: "Task", report: "TaskReport", as_json: bool) -> None:

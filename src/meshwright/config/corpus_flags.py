@@ -43,3 +43,13 @@ def flag_of(key: str) -> str:
 def named(message: str, *, flags: bool) -> str:
     """A message with the keys that stand in braces in it by their own names, or by those of their options."""
     return re.sub(r"\{([a-z_.]+)\}", lambda found: FLAGS.get(found[1], found[1]) if flags else found[1], message)
+
+
+def number(text: str) -> int | float | str:
+    """A number, or what is no number as it is: the schema says what is legal."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

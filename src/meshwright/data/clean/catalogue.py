@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from meshwright.config.corpus_flags import named
+from meshwright.config.corpus_flags import named, number
 from meshwright.data.clean.c4 import C4
 from meshwright.data.clean.document import NOTHING_LEFT, RuleSet
 from meshwright.data.clean.fineweb import FineWeb
@@ -73,7 +73,7 @@ def parse_thresholds(settings: Sequence[str]) -> dict[str, Any]:
             raise DataError(f"threshold {setting!r}: write NAME=VALUE, such as gopher.min_words=30")
         if name in values:
             raise DataError(f"threshold {name} is given twice: {values[name]} and {value}")
-        values[name] = _number(value)
+        values[name] = number(value)
     return values
 
 
@@ -119,15 +119,6 @@ def with_thresholds(rule_set: Any, values: Mapping[str, float]) -> RuleSet:
     named = {name: f"{rule_set.PREFIX}.{name}" for name in thresholds(rule_set)}
     changed: RuleSet = replace(rule_set, **{name: values[full] for name, full in named.items() if full in values})
     return changed
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _hint(name: str) -> str:

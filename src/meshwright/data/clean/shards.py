@@ -13,7 +13,7 @@ from meshwright.data.clean.sample import Samples
 from meshwright.data.corpus import Source
 from meshwright.data.preparation.documents import read_shard
 from meshwright.data.preparation.input_groups import InputGroups
-from meshwright.data.preparation.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path, write_json
 
 TEXT_KEY = "text"
 PLACE_KEY = "meshwright:place"
@@ -68,13 +68,8 @@ class ShardCleaner:
                     samples.edit(source.text, decision.text)
                 row = {TEXT_KEY: decision.text, PLACE_KEY: source.place()}
                 file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-        _write_json(sample_path(self.directory, shard), samples.as_json())
-        _write_json(counts_path(self.directory, shard), counts.as_json())
-
-
-def _write_json(path: Path, content: Any) -> None:
-    with complete_file(path) as file:
-        file.write(json.dumps(content).encode())
+        write_json(sample_path(self.directory, shard), samples.as_json())
+        write_json(counts_path(self.directory, shard), counts.as_json())
 
 
 def origin(source: Source) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from meshwright.data.deduplicate.rows import (
     NO_KEY,
     Int64s,
     UInt64s,
-    document_count,
     first_band,
     open_rows,
 )
@@ -54,10 +53,13 @@ class Comparer:
         """The one for a number of documents: as few ranges as memory allows."""
         return cls(settings, 1 << max(0, (documents - 1) // RANGE_DOCUMENTS).bit_length(), directory)
 
-    def comparisons(self, files: Sequence[Path]) -> list[Shard]:
-        """Its tasks: a range of the exact hash or of a band over all ``files`` of keys, exact ones first."""
-        parts = tuple(Part(path) for path in files)
-        size = KEY_BITS // 8 * sum(document_count(path) for path in files)
+    def comparisons(self, files: Sequence[Path], documents: int) -> list[Shard]:
+        """Its tasks: a range of the exact hash or of a band over all ``files`` of keys, exact ones first.
+
+        Args:
+            documents: in all files.
+        """
+        parts, size = tuple(Part(path) for path in files), KEY_BITS // 8 * documents
         kinds = self.settings.exact + (self.settings.bands if self.settings.near else 0)
         return [Shard(number, parts, size) for number in range(kinds * self.ranges)]
 

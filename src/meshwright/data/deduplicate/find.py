@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from meshwright.data.clean.report import EXAMPLE_CHARACTERS
 from meshwright.data.clean.shards import origin
 from meshwright.data.corpus import Tally
 from meshwright.data.deduplicate.clusters import Clusters
 from meshwright.data.deduplicate.compare import Comparer, pairs_path
 from meshwright.data.deduplicate.kept import kept_keys, save_kept_keys
-from meshwright.data.deduplicate.report import EXAMPLE_CHARACTERS, DuplicateCounts
+from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.rows import CHARACTERS, Bools, Int64s, document_count, open_rows
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.sign import keys_path
@@ -66,7 +67,7 @@ class Finder:
     @cached_property
     def comparisons(self) -> list[Shard]:
         """The tasks of the comparing stage."""
-        return self.comparer.comparisons(self._files)
+        return self.comparer.comparisons(self._files, int(self._starts[-1]))
 
     def drop(self, reader: Reader, *, examples: int) -> None:
         """Write NUMBER.drop.npy of each shard and, last, the counts, after all comparisons are done.

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.data.deduplicate.rows import Bools, open_rows, row_count
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
-from meshwright.data.preparation.shards import complete_file
+from meshwright.data.preparation.shards import complete_file, write_json
 
 KEYS_SUFFIX = ".signatures.npy"
 ABOUT_SUFFIX = ".signatures.json"
@@ -38,8 +38,7 @@ def save_kept_keys(prefix: Path, settings: Deduplication, keys: Sequence[Path], 
             for path, drop in zip(keys, dropped, strict=True):
                 file.write(open_rows(path)[row][~drop].tobytes())
     about = {"format": FORMAT, "version": VERSION, "documents": documents, "settings": asdict(settings)}
-    with complete_file(Path(f"{prefix}{ABOUT_SUFFIX}")) as file:
-        file.write((json.dumps(about, indent=2) + "\n").encode())
+    write_json(Path(f"{prefix}{ABOUT_SUFFIX}"), about, indent=2)
 
 
 def kept_keys(prefix: Path, settings: Deduplication) -> Path:

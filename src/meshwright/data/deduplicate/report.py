@@ -5,19 +5,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from meshwright.data.clean.report import Size
 from meshwright.data.deduplicate.rows import Bools, UInt64s
-from meshwright.data.preparation.shards import complete_file
+from meshwright.data.preparation.shards import write_json
 
 FOUND = "duplicates.json"
-EXAMPLE_CHARACTERS = 300
-
-
-@dataclass
-class Size:
-    """Documents and their characters."""
-
-    documents: int = 0
-    characters: int = 0
 
 
 @dataclass
@@ -58,8 +50,7 @@ class DuplicateCounts:
 
     def save(self, directory: Path) -> None:
         """Write ``FOUND``."""
-        with complete_file(directory / FOUND) as file:
-            file.write(json.dumps(asdict(self)).encode())
+        write_json(directory / FOUND, asdict(self))
 
     @classmethod
     def load(cls, directory: Path) -> Self:

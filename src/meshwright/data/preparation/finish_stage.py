@@ -1,6 +1,5 @@
 """The last stage of preparation: the files of a corpus that need all shards, ready to get their names."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from meshwright.data.indexed_format import bin_path
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.report import REPORT_SUFFIX, Prepared
 from meshwright.data.preparation.request import Request
-from meshwright.data.preparation.shards import Shard, complete_file
+from meshwright.data.preparation.shards import Shard, complete_file, write_json
 from meshwright.data.preparation.tokenize_stage import SPLITS, TokenCounts
 from meshwright.data.preparation.write_stage import write_indexes
 from meshwright.data.progress import Progress
@@ -47,7 +46,7 @@ class Finishing:
     Attributes:
         files: number of input files.
         notes: on inputs that were passed over.
-        shards: as they were tokenized.
+        shards / counts: as they were tokenized, and what they add up to.
         directories: of the stages before.
         finder: of duplicates; None where nothing was deduplicated.
     """
@@ -56,24 +55,22 @@ class Finishing:
     files: int
     notes: Sequence[str]
     shards: Sequence[Shard]
+    counts: TokenCounts
     directories: Directories
     finder: Finder | None
     prefix: Path
     tokenizer: TextTokenizer
     dtype: np.dtype
 
-    def check(self, counts: TokenCounts) -> None:
+    def check(self) -> None:
         """Refuse a corpus of which nothing is to be trained on, before it is written.
-
-        Args:
-            counts: of all shards.
 
         Raises:
             DataError: no document is left for training.
         """
-        if counts.splits[0].documents:
+        if self.counts.splits[0].documents:
             return
-        record = self._record(counts, self._cleaned(), self._duplicates())
+        record = self._record(self._cleaned(), self._duplicates())
         reasons = [*record.dropped.items(), (f"held out (eval_fraction {record.eval_fraction})", record.eval.documents)]
         told = ", ".join(f"{count} {reason}" for reason, count in reasons if count)
         raise DataError(f"no document is left for training: {told or 'there is none in the inputs'}")
@@ -86,11 +83,10 @@ class Finishing:
             OSError: a file cannot be written.
         """
         here, request = self.directories, self.request
-        counts = sum((TokenCounts.load(here.tokens, shard) for shard in self.shards), TokenCounts())
-        self._check_tokens(counts)
+        self._check_tokens()
         cleaned, duplicates = self._cleaned(), self._duplicates()
-        record = self._record(counts, cleaned, duplicates)
-        write_indexes(here.tokens, self.prefix, self.shards, counts, self.dtype)
+        record = self._record(cleaned, duplicates)
+        write_indexes(here.tokens, self.prefix, self.shards, self.counts, self.dtype)
         with complete_file(self._path(f".tokenizer{self.tokenizer.suffix}")) as file:
             file.write(self.tokenizer.body)
         if self.finder:
@@ -98,7 +94,7 @@ class Finishing:
         samples = clean_samples(here.clean, self.shards) if request.cleaning else ()
         report = Prepared(
             record=record,
-            tally=cleaned.tally if cleaned else counts.tally,
+            tally=cleaned.tally if cleaned else self.counts.tally,
             cleaning=request.cleaning,
             cleaned=cleaned,
             estimates=estimate_tokens(samples, self.tokenizer.encode),
@@ -111,12 +107,11 @@ class Finishing:
         with complete_file(self._path(".json")) as file:
             file.write(record.content())
         sizes = {suffix: path.stat().st_size for suffix in OUTPUTS if (path := self._path(suffix)).exists()}
-        with complete_file(self.prefix.parent / FINISHED) as file:
-            file.write(json.dumps(sizes).encode())
+        write_json(self.prefix.parent / FINISHED, sizes)
 
-    def _check_tokens(self, counts: TokenCounts) -> None:
+    def _check_tokens(self) -> None:
         """Make sure that the token files are what all shards add up to."""
-        for name, split in zip(SPLITS, counts.splits, strict=True):
+        for name, split in zip(SPLITS, self.counts.splits, strict=True):
             path, needed = bin_path(self._path(name)), split.tokens * self.dtype.itemsize
             found = path.stat().st_size if path.exists() else 0
             if found != needed:
@@ -132,11 +127,9 @@ class Finishing:
     def _path(self, suffix: str) -> Path:
         return Path(f"{self.prefix}{suffix}")
 
-    def _record(
-        self, counts: TokenCounts, cleaned: CleanCounts | None, duplicates: DuplicateCounts | None
-    ) -> CorpusRecord:
-        train, held_out = counts.splits
-        tally = cleaned.tally if cleaned else counts.tally
+    def _record(self, cleaned: CleanCounts | None, duplicates: DuplicateCounts | None) -> CorpusRecord:
+        train, held_out = self.counts.splits
+        tally = cleaned.tally if cleaned else self.counts.tally
         dropped = {"empty": tally.empty, "too_long": tally.too_long, **(cleaned.by_rule() if cleaned else {})}
         if duplicates:
             dropped |= {"exact_duplicate": duplicates.exact.documents, "near_duplicate": duplicates.near.documents}
@@ -151,6 +144,6 @@ class Finishing:
             eval=held_out,
             files=self.files,
             dropped=dropped,
-            invalid_utf8=cleaned.invalid_utf8 if cleaned else counts.tally.invalid_utf8,
+            invalid_utf8=cleaned.invalid_utf8 if cleaned else self.counts.tally.invalid_utf8,
             inputs=tuple(str(item) for item in self.request.inputs),
         )

@@ -1,15 +1,21 @@
 """What a request that was not completed has finished, for people."""
 
+from meshwright.data.clean.shards import CLEAN_COUNTS
+from meshwright.data.deduplicate.report import FOUND
+from meshwright.data.deduplicate.sign import KEYS
 from meshwright.data.preparation.directories import Directories
+from meshwright.data.preparation.tokenize_stage import TOKEN_COUNTS
+from meshwright.data.preparation.train_stage import TRAINED
+from meshwright.data.preparation.write_stage import WRITTEN
 
 # What is counted in the directory of a stage: pattern, and what it is.
 COUNTED = {
-    "clean": ("??????.json", "shards cleaned"),
-    "signatures": ("*.npy", "shards signed"),
-    "duplicates": ("duplicates.json", "duplicates found"),
-    "tokenizer": ("tokenizer.json", "tokenizer trained"),
-    "tokens": ("??????.json", "shards tokenized"),
-    "corpus": ("*.written", "shards written"),
+    "clean": (f"??????{CLEAN_COUNTS}", "shards cleaned"),
+    "signatures": (f"*{KEYS}", "shards signed"),
+    "duplicates": (FOUND, "duplicates found"),
+    "tokenizer": (TRAINED, "tokenizer trained"),
+    "tokens": (f"??????{TOKEN_COUNTS}", "shards tokenized"),
+    "corpus": (f"*{WRITTEN}", "shards written"),
 }
 
 

@@ -112,13 +112,14 @@ class Pipeline:
             files=len(self._files),
             notes=self.notes,
             shards=shards,
+            counts=sum(counts, TokenCounts()),
             directories=here,
             finder=finder,
             prefix=self.corpus,
             tokenizer=tokenizer,
             dtype=dtype,
         )
-        finishing.check(sum(counts, TokenCounts()))
+        finishing.check()
         writer = ShardWriter(here.tokens, self.corpus, shard_starts(counts, dtype))
         yield ShardStage("writing", here.corpus, WRITTEN, shards, writer, local=True)
         yield SoleStage("finishing", here.corpus, FINISHED, sum(sizes), finishing, local=True)

@@ -1,25 +1,24 @@
 """PREFIX.report.json: what went into a corpus, what came out of it, and what was dropped on the way, by which rule."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from meshwright.data.clean.cleaner import Cleaning
-from meshwright.data.clean.report import CleanCounts
+from meshwright.data.clean.report import CleanCounts, Size
 from meshwright.data.clean.sample import EDITED_AWAY, Estimate
 from meshwright.data.deduplicate.report import DuplicateCounts
-from meshwright.data.deduplicate.report import Size as DuplicateSize
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.inputs.part import Tally
-from meshwright.data.preparation.shards import complete_file
+from meshwright.data.preparation.directories import CLEAN_PACKAGES, SIGNATURE_PACKAGES, TOKEN_PACKAGES
+from meshwright.data.preparation.shards import write_json
 from meshwright.data.preparation.stage_keys import version
 from meshwright.data.record import CorpusRecord
 
 FORMAT = "meshwright-data-report"
 REPORT_SUFFIX = ".report.json"
-PACKAGES = ("meshwright", "tokenizers", "tiktoken", "sentencepiece", "spacy", "ftfy", "py3langid", "xxhash")
+PACKAGES = tuple(dict.fromkeys(("meshwright", *TOKEN_PACKAGES, *CLEAN_PACKAGES, *SIGNATURE_PACKAGES)))
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ class Prepared:
 
     def save(self, path: Path) -> None:
         """Write the report."""
-        with complete_file(path) as file:
-            file.write((json.dumps(self.as_json(), indent=2) + "\n").encode())
+        write_json(path, self.as_json(), indent=2)
 
     def as_json(self) -> dict[str, Any]:
         """The content of PREFIX.report.json.
@@ -147,7 +145,7 @@ class Prepared:
         return {**asdict(self.deduplication), "against": list(self.against), "found": asdict(self.duplicates)}
 
 
-def _duplicates(size: DuplicateSize, kept: Amount) -> Amount:
+def _duplicates(size: Size, kept: Amount) -> Amount:
     """Documents that repeat others have as many tokens per character as those that are kept."""
     assert kept.tokens is not None
     rate = (kept.tokens - kept.documents) / max(kept.characters or 0, 1)

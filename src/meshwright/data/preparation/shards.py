@@ -1,12 +1,13 @@
 """Shards of the inputs, and the files that a stage writes for each."""
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from meshwright.data.corpus import Part, parts_of
 from meshwright.data.errors import DataError
@@ -117,3 +118,10 @@ def complete_file(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
+    """Write JSON with ``complete_file``; with an ``indent`` for people, and a line end."""
+    text = json.dumps(content, indent=indent)
+    with complete_file(path) as file:
+        file.write((text if indent is None else f"{text}\n").encode())

@@ -13,7 +13,7 @@ from meshwright.data.corpus import Tally
 from meshwright.data.indexed_writer import check_documents
 from meshwright.data.preparation.documents import Reader
 from meshwright.data.preparation.encode import Encoded, Encoder, chunks
-from meshwright.data.preparation.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path, write_json
 from meshwright.data.record import EVAL_SUFFIX, SplitCounts
 
 SPLITS = ("", EVAL_SUFFIX)
@@ -47,8 +47,7 @@ class TokenCounts:
     def save(self, directory: Path, shard: Shard) -> None:
         """Mark a shard as finished."""
         content = {"splits": [asdict(split) for split in self.splits], "tally": self.tally.as_json()}
-        with complete_file(shard_path(directory, shard, TOKEN_COUNTS)) as file:
-            file.write(json.dumps(content).encode())
+        write_json(shard_path(directory, shard, TOKEN_COUNTS), content)
 
     @classmethod
     def load(cls, directory: Path, shard: Shard) -> Self:
