@@ -1,13 +1,13 @@
 """``meshwright data prepare``."""
 
 import argparse
-import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli import data_report, data_rules
 from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS, flag_of, number
+from meshwright.launch.cores import usable_cores
 
 if TYPE_CHECKING:
     from meshwright.config.corpus import CorpusConfig
@@ -64,7 +64,7 @@ def _epilog() -> str:
 
 
 def _cores() -> int:
-    return min(os.cpu_count() or 1, MOST_WORKERS)
+    return min(usable_cores(), MOST_WORKERS)
 
 
 def _add_cleaning(group: Any) -> None:

@@ -56,7 +56,7 @@ class CorpusConfig(Section):
     clean: CleanConfig = CleanConfig()
     deduplicate: DeduplicateConfig = DeduplicateConfig()
     examples: Natural = entry(3, "Documents to show in the report for each rule that drops some.")
-    workers: Natural | None = entry(None, "Processes; null is one for each core, 16 at most.")
+    workers: Natural | None = entry(None, "Processes; null is one for each core that it may use, 16 at most.")
 
 
 def load_corpus_config(
