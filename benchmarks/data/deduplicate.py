@@ -1,10 +1,10 @@
 """Cleaning and deduplication beside datatrove's own pipeline: the same documents kept? how fast?
 
-    python deduplicate.py [--datatrove PYTHON] [--corpus NAME ...] [--size MB] [--rules NAMES] [--rounds N]
-        [--folder DIR] [--json FILE]
+    python deduplicate.py [--datatrove PYTHON] [--corpus NAME ...] [--size MB] [--rules NAMES] [--processes N]
+        [--rounds N] [--folder DIR] [--json FILE]
 
 PYTHON is an interpreter of an environment of its own with ``pip install 'datatrove[io,processing]' spacy``. Both sides
-read the same .jsonl files and write the documents kept as .jsonl, in one process each, by the same steps: the filters
+read the same .jsonl files and write the documents kept as .jsonl, in as many processes, by the same steps: the filters
 named by --rules (none where that is empty), then MinHash with FineWeb's settings. They take turns, and the best round
 of each counts. Without --datatrove only our side runs.
 """
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--corpus", action="append", choices=CORPORA, help="only these (default: all)")
     parser.add_argument("--size", type=int, default=100, metavar="MB", help="of the generated corpus (100)")
     parser.add_argument("--rules", default="gopher,c4,fineweb", metavar="NAMES", help="filters (gopher,c4,fineweb)")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="of each side (1)")
     parser.add_argument("--rounds", type=int, default=1, help="rounds of each side (1)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="for the corpora and all work (default: temporary)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
@@ -67,7 +68,8 @@ def _compare(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
         for side, command in sides.items():
             work = folder / f"{side}-{number}"
             work.mkdir()
-            seconds = _run([*command, str(folder / "input"), str(work), args.rules], work / "log")
+            arguments = [str(folder / "input"), str(work), args.rules, str(args.processes)]
+            seconds = _run([*command, *arguments], work / "log")
             result[side] = min(result.get(side, seconds), seconds, key=_cpu)
     kept = {side: _texts(folder / f"{side}-0" / "kept") for side in sides}
     result["kept"] = kept["ours"].total()

@@ -1,11 +1,11 @@
-"""Cleaning and deduplication by datatrove's own pipeline: INPUT_FOLDER WORK_FOLDER RULES. It has its own environment.
+"""Cleaning and deduplication by datatrove's own pipeline: INPUT_FOLDER WORK_FOLDER RULES PROCESSES.
 
-As FineWeb was made: filters, then signatures, buckets, clusters, and the filter by them. One process, no compression.
+As FineWeb was made: filters, then signatures, buckets, clusters, and the filter by them, without compression. It has
+its own environment.
 """
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from datatrove.pipeline.filters import (
 )
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers import JsonlWriter
+from timing import timed
 
 FILTERS = {
     "gopher": (GopherRepetitionFilter, GopherQualityFilter),
@@ -49,9 +50,14 @@ def main() -> None:
     }
     seconds = {}
     for step, (pipeline, tasks) in steps.items():
-        wall, cpu = time.perf_counter(), time.process_time()
-        LocalPipelineExecutor(pipeline, tasks=tasks, workers=1, logging_dir=str(work / "logs" / step)).run()
-        seconds[step] = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+        executor = LocalPipelineExecutor(
+            pipeline,
+            tasks=tasks,
+            workers=min(int(sys.argv[4]), tasks),
+            logging_dir=str(work / "logs" / step),
+            start_method="fork",
+        )
+        seconds[step] = timed(executor.run)
     print(json.dumps(seconds))
 
 

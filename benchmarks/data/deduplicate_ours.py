@@ -1,12 +1,15 @@
-"""Cleaning and deduplication by Meshwright's stages: INPUT_FOLDER WORK_FOLDER RULES. One process."""
+"""Cleaning and deduplication by Meshwright's stages: INPUT_FOLDER WORK_FOLDER RULES PROCESSES."""
 
 import json
+import multiprocessing
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from meshwright.data.clean.cleaner import Cleaner, Cleaning
+from timing import timed
+
+from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.corpus import Tally, find_files
 from meshwright.data.deduplicate.find import Finder
 from meshwright.data.deduplicate.settings import Deduplication
@@ -25,36 +28,34 @@ def main() -> None:
         folder.mkdir()
     shards = plan_shards(find_files([sys.argv[1]]))
     source = Documents(shards, Reader("text"))
-    seconds = {"clean": _time(lambda: _write(source, cleaned, cleaning.cleaner()))}
+    seconds = {"clean": timed(lambda: _each(partial(_write, source, cleaned, cleaning), shards))}
     documents = rewritten(shards, [shard_path(cleaned, shard, ".jsonl") for shard in shards], "text")
-    seconds["sign"] = _time(_each(Signer(SETTINGS, documents.reader, signatures), documents.shards))
+    seconds["sign"] = timed(lambda: _each(Signer(SETTINGS, documents.reader, signatures), documents.shards))
     finder = Finder(SETTINGS, documents.shards, signatures, found)
-    seconds["compare"] = _time(_each(finder.comparer, finder.comparisons))
-    seconds["drop"] = _time(lambda: finder.drop(documents.reader, examples=0))
-    seconds["write"] = _time(lambda: _write(documents.without(found), kept, Cleaner([])))
+    seconds["compare"] = timed(lambda: _each(finder.comparer, finder.comparisons))
+    seconds["drop"] = timed(lambda: finder.drop(documents.reader, examples=0))
+    left = documents.without(found)
+    seconds["write"] = timed(lambda: _each(partial(_write, left, kept, Cleaning()), left.shards))
     print(json.dumps(seconds))
 
 
-def _each(function: Callable[[Shard], None], shards: list[Shard]) -> Callable[[], None]:
-    def run() -> None:
+def _each(function: Callable[[Shard], None], shards: list[Shard]) -> None:
+    if (processes := int(sys.argv[4])) == 1:
         for shard in shards:
             function(shard)
-
-    return run
-
-
-def _time(function: Callable[[], None]) -> dict[str, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    function()
-    return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+    else:
+        with multiprocessing.get_context("fork").Pool(processes) as pool:
+            pool.map(function, shards, chunksize=1)
+            pool.close()
+            pool.join()
 
 
-def _write(documents: Documents, folder: Path, clean: Cleaner) -> None:
-    for shard in documents.shards:
-        with open(shard_path(folder, shard, ".jsonl"), "w", encoding="utf-8") as file:
-            for source in documents.reader(shard, Tally()):
-                if (text := clean(source.text).text) is not None:
-                    file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+def _write(documents: Documents, folder: Path, cleaning: Cleaning, shard: Shard) -> None:
+    clean = cleaning.cleaner()
+    with open(shard_path(folder, shard, ".jsonl"), "w", encoding="utf-8") as file:
+        for source in documents.reader(shard, Tally()):
+            if (text := clean(source.text).text) is not None:
+                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
