@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import json
+import shutil
 import sqlite3
 import tracemalloc
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.loss_mask import IGNORED
 from meshwright.data.mindrecord.convert import import_mindrecord
-from meshwright.data.mindrecord.files import open_mindrecord
+from meshwright.data.mindrecord.files import is_mindrecord, open_mindrecord
 from meshwright.data.own_labels import open_mask
 
 EXPECTED: dict[str, list[dict[str, Any]]] = {
@@ -449,6 +450,23 @@ def test_broken_files_are_refused_and_nothing_is_written(records: Path, tmp_path
         import_mindrecord(records / "lm_pretrain.mindrecord", tmp_path / "corpus", vocab_size=64)
     assert str(records / "lm_pretrain.mindrecord") in str(refusal.value)
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+@pytest.mark.parametrize(("files", "first"), [(11, "set00"), (101, "set000")])
+def test_a_set_is_found_by_its_name_whatever_the_width_of_its_numbers(tmp_path: Path, files: int, first: str) -> None:
+    source = tmp_path / "source"
+    mindrecord_files.write(source, {"input_ids": "int32"}, [[[7]]])
+    names = [f"set{number:0{len(first) - 3}}" for number in range(files)]
+    for number, name in enumerate(names):
+        shutil.copy(source, tmp_path / name)
+        shutil.copy(f"{source}.db", tmp_path / f"{name}.db")
+        edit = {"shard_addresses": names, "shard_id": number}
+        mindrecord_files.edit_header(tmp_path / name, lambda content, edit=edit: content.update(edit))
+    assert is_mindrecord(tmp_path / "set")
+    assert open_mindrecord(tmp_path / "set").rows == files
+    shutil.copy(source, tmp_path / "set0")
+    with pytest.raises(DataError, match=rf"names the sets of .*set0 and of .*{first}; name a file of one of them"):
+        open_mindrecord(tmp_path / "set")
 
 
 def test_a_set_with_a_file_missing_or_of_another_set_is_refused(records: Path, tmp_path: Path) -> None:

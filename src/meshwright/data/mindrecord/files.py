@@ -72,7 +72,7 @@ class MindRecord:
 
 def is_mindrecord(path: str | Path) -> bool:
     """Whether a path names a MindRecord file or set rather than a pair of token files."""
-    return Path(f"{path}.db").is_file() or Path(f"{path}0.db").is_file()
+    return any(Path(f"{file}.db").is_file() for file in (Path(path), *_first_of_sets(Path(path))))
 
 
 def open_mindrecord(path: str | Path) -> MindRecord:
@@ -94,12 +94,19 @@ def _first(path: Path) -> Path:
         raise DataError(f"{path}: is the index; name the record file, {path.with_suffix('')}")
     if path.is_dir():
         raise DataError(f"{path}: is a directory; name a record file in it")
-    numbered = path.with_name(f"{path.name}0")
-    if not path.exists() and numbered.is_file():
-        return numbered
-    if not path.is_file():
+    if path.is_file():
+        return path
+    found = [file for file in _first_of_sets(path) if file.is_file()]
+    if not found:
         raise DataError(f"{path}: no such file")
-    return path
+    if len(found) > 1:
+        raise DataError(f"{path}: names the sets of {' and of '.join(map(str, found))}; name a file of one of them")
+    return found[0]
+
+
+def _first_of_sets(name: Path) -> list[Path]:
+    """Where the first file of a set can be: MindSpore writes 1000 at most, with numbers as wide as the last one."""
+    return [Path(f"{name}{zeros}") for zeros in ("0", "00", "000")]
 
 
 def _open_shard(path: Path, number: int, expected: Header, named: Path) -> Shard:
