@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 DATA = Path(__file__).parent / "data" / "mindspore"
 HEADER_SIZE, PAGE_SIZE = 16 << 10, 32 << 10
 
@@ -29,14 +31,11 @@ def edit_header(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
 
 
 def write(path: Path, columns: dict[str, str], rows: Sequence[Sequence[Sequence[int]]]) -> None:
-    """Write one file of integer columns (name: type); a row holds the values of each, none below -128 or above 127."""
+    """Write one file of integer columns (name: type); a row holds the values of each."""
     pages: list[list[bytes]] = [[]]
     index = []
     for number, row in enumerate(rows):
-        parts = [
-            struct.pack(">I", len(part)) + bytes(-(-len(part) // 4)) + struct.pack(f"{len(part)}b", *part)
-            for part in row
-        ]
+        parts = [_integers(part) for part in row]
         blob = parts[0] if len(parts) == 1 else b"".join(struct.pack(">Q", len(part)) + part for part in parts)
         record = struct.pack("<Q", len(blob)) + blob
         if sum(map(len, pages[-1])) + len(record) > PAGE_SIZE:
@@ -69,6 +68,12 @@ def write(path: Path, columns: dict[str, str], rows: Sequence[Sequence[Sequence[
     connection.executemany("INSERT INTO INDEXES VALUES (?, ?, ?, ?, ?, ?, ?, ?)", index)
     connection.commit()
     connection.close()
+
+
+def _integers(values: Sequence[int]) -> bytes:
+    """Values of one byte each, or of eight where one is too large for that."""
+    code, kind = (0, "i1") if -128 <= min(values, default=0) <= max(values, default=0) < 128 else (0xFF, "<i8")
+    return struct.pack(">I", len(values)) + bytes([code]) * -(-len(values) // 4) + np.asarray(values, kind).tobytes()
 
 
 def _header(content: dict[str, Any]) -> bytes:

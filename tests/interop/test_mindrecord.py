@@ -378,6 +378,21 @@ def test_labels_that_are_other_ids_are_kept_where_the_user_says_how_they_stand(r
         import_mindrecord(source, tmp_path / "corpus", vocab_size=59, ahead=False)
 
 
+def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """Not stored as other ids, as numbers of fewer bytes would be."""
+    mindrecord_files.write(tmp_path / "r", {"input_ids": "int64"}, [[[1, 3_000_000_000]]])
+    message = r"a vocabulary of 8589934592 ids: token files hold ids below 2147483648"
+    with pytest.raises(DataError, match=message):
+        import_mindrecord(tmp_path / "r", tmp_path / "corpus", vocab_size=2**33)
+    mindrecord_files.write(tmp_path / "s", {"input_ids": "int32"}, [[[1]], [[2, 2**32 + 5]]])
+    message = r"s: row 1: damaged: column 'input_ids': position 1 is 4294967301, which is no int32"
+    with pytest.raises(DataError, match=message):
+        import_mindrecord(tmp_path / "s", tmp_path / "corpus", vocab_size=64)
+    mindrecord_files.write(tmp_path / "t", {"input_ids": "int32"}, [[[2**31 - 1]]])
+    import_mindrecord(tmp_path / "t", tmp_path / "corpus", vocab_size=2**31)
+    assert IndexedDataset(tmp_path / "corpus").tokens.tolist() == [2**31 - 1]
+
+
 def truncate(path: Path) -> None:
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size - 160)

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.data.errors import DataError
+
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
 DTYPE_OF_CODE: dict[int, np.dtype] = {
@@ -29,12 +31,16 @@ DTYPE_OF_CODE: dict[int, np.dtype] = {
     8: np.dtype("<u2"),
 }
 CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
+NARROW, WIDE = np.dtype("<u2"), np.dtype("<i4")
+LARGEST_VOCABULARY = 2**31
 Tokens = npt.NDArray[np.integer[Any]]
 
 
 def dtype_for_vocab(vocab_size: int) -> np.dtype:
-    """uint16 below 65500 ids, else int32: megatron-core's rule."""
-    return np.dtype("<u2") if vocab_size < 65500 else np.dtype("<i4")
+    """uint16 below 65500 ids, else int32: megatron-core's rule. Raises DataError where int32 cannot hold all ids."""
+    if vocab_size > LARGEST_VOCABULARY:
+        raise DataError(f"a vocabulary of {vocab_size} ids: token files hold ids below {LARGEST_VOCABULARY}")
+    return NARROW if vocab_size < 65500 else WIDE
 
 
 def bin_path(prefix: Path) -> Path:

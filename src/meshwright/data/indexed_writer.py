@@ -92,6 +92,9 @@ class IndexedWriter:
 
     Args:
         beside: writes the loss mask or labels of the pair.
+
+    Raises:
+        DataError: ids of so large a vocabulary do not fit into the format.
     """
 
     def __init__(self, prefix: str | Path, *, vocab_size: int, beside: type[MaskWriter] | None = None) -> None:

@@ -69,13 +69,19 @@ def _integers(raw: bytes, dtype: np.dtype) -> Array:
     if len(raw) != needed:
         raise ValueError(f"{len(raw)} bytes, but its {count} integers need {needed}")
     if count and (codes == codes[0]).all():
-        return np.frombuffer(raw, f"<i{widths[0]}", count, start).astype(dtype)
-    return _mixed_widths(np.frombuffer(raw, np.uint8, offset=start), widths, dtype)
+        found: Array = np.frombuffer(raw, f"<i{widths[0]}", count, start)
+    else:
+        found = _mixed_widths(np.frombuffer(raw, np.uint8, offset=start), widths)
+    values: Array = found.astype(dtype)
+    if found.itemsize > dtype.itemsize and (wrong := found != values).any():
+        raise ValueError(f"position {wrong.argmax()} is {found[wrong.argmax()]}, which is no {dtype}")
+    return values
 
 
-def _mixed_widths(raw: npt.NDArray[np.uint8], widths: npt.NDArray[np.int64], dtype: np.dtype) -> Array:
+def _mixed_widths(raw: npt.NDArray[np.uint8], widths: npt.NDArray[np.int64]) -> Array:
+    """The values, each as wide as the widest of them."""
     starts = np.cumsum(widths) - widths
-    out = np.empty(len(widths), dtype)
+    out = np.empty(len(widths), f"<i{widths.max(initial=1)}")
     for width in WIDTHS.tolist():
         chosen = widths == width
         out[chosen] = raw[starts[chosen, None] + np.arange(width)].view(f"<i{width}")[:, 0]
