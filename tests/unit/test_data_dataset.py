@@ -82,7 +82,7 @@ def test_recorded_vocabulary_is_checked_before_any_token_is_read(tmp_path: Path)
     with pytest.raises(DataError, match=r"a\.idx: byte 17: ids are uint16, not int32"):
         TokenDataset([path], 4)
     (tmp_path / "a.json").write_text('{"format": "meshwright-corpus", "version": 1}')
-    with pytest.raises(DataError, match=r"a\.json: not a complete corpus record: 'train'"):
+    with pytest.raises(DataError, match=r"a\.json: vocab_size: is missing"):
         TokenDataset([path], 4)
     (tmp_path / "a.json").write_text('{"someone": "else"}')
     assert TokenDataset([path], 4).num_samples == 4

@@ -1,6 +1,7 @@
 """``meshwright data inspect``: what it counts, against counts made by hand."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,46 @@ def test_mindrecord_files_are_shown_before_they_are_imported(
     (tmp_path / "mixed.mindrecord").write_bytes(b"")
     assert main(["data", "inspect", str(tmp_path / "mixed.mindrecord")]) == 2
     assert "not a MindRecord file" in capsys.readouterr().err
+
+
+COUNTS = {"documents": 7, "tokens": 67, "utf8_bytes": 60}
+RECORD = {"format": "meshwright-corpus", "version": 1, "vocab_size": 12, "dtype": "uint16", "eos_id": 0}
+RECORD |= {"eos_token": "<e>", "tokenizer_sha256": "0", "eval_fraction": 0, "train": COUNTS, "eval": COUNTS}
+RECORD |= {"files": 1, "dropped": {"empty": 1}, "invalid_utf8": 0, "inputs": [os.fsdecode(b"caf\xe9.txt")]}
+
+
+def test_a_record_is_shown_as_it_was_written(tmp_path: Path) -> None:
+    write(tmp_path / "c", DOCUMENTS)
+    (tmp_path / "c.json").write_text(json.dumps(RECORD))
+    record = inspect_corpus(tmp_path / "c")["record"]
+    assert json.loads(json.dumps(record)) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": "300"}, "vocab_size: must be a whole number, not '300'"),
+        ({"vocab_size": True}, "vocab_size: must be a whole number, not True"),
+        ({"vocab_size": -1}, "vocab_size: must be 1 to 65536 where ids are uint16, not -1"),
+        ({"vocab_size": 2**31 + 1, "dtype": "int32"}, "vocab_size: must be 1 to 2147483648 where ids are int32, not"),
+        ({"dtype": ""}, "dtype: must be uint16 or int32, not ''"),
+        ({"eos_token": [1]}, "eos_token: must be a string, not [1]"),
+        ({"eos_id": 12}, "eos_id: 12 is no id of a vocabulary of 12"),
+        ({"train": COUNTS | {"tokens": "67"}}, "train.tokens: must be a whole number, not '67'"),
+        ({"eval": 5}, "eval: must be an object, not 5"),
+        ({"dropped": {"empty": None}}, "dropped.empty: must be a whole number, not None"),
+        ({"inputs": "x"}, "inputs: must be a list, not 'x'"),
+        ({"inputs": ["x", 1]}, "inputs.1: must be a string, not 1"),
+        ({"other": 1}, "other: no such key is known"),
+    ],
+)
+def test_a_record_with_a_wrong_value_is_refused_by_its_key(
+    tmp_path: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "c", DOCUMENTS)
+    (tmp_path / "c.json").write_text(json.dumps(RECORD | changes))
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 2
+    assert f"c.json: {message}" in capsys.readouterr().err
 
 
 def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
