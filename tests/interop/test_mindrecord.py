@@ -4,8 +4,10 @@ import errno
 import hashlib
 import io
 import json
+import math
 import shutil
 import sqlite3
+import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -411,6 +413,22 @@ def set_type(kind: str) -> Callable[[Path], None]:
     return lambda path: mindrecord_files.edit_header(path, change)
 
 
+def set_number(name: str, number: float) -> Callable[[Path], None]:
+    def change(content: dict[str, Any]) -> None:
+        column = content["schema"][0]["schema"]["input_ids"]
+        place = {"page_size": content, "page_id": content["page"][0], "shape": column}[name]
+        place[name] = [number] if name == "shape" else number
+
+    return lambda path: mindrecord_files.edit_header(path, change)
+
+
+def set_blobs(names: list[Any]) -> Callable[[Path], None]:
+    def change(content: dict[str, Any]) -> None:
+        content["schema"][0]["blob_fields"] = names
+
+    return lambda path: mindrecord_files.edit_header(path, change)
+
+
 def drop_rows(path: Path) -> None:
     with sqlite3.connect(f"{path}.db") as index:
         index.execute("DELETE FROM INDEXES WHERE ROW_ID = 3")
@@ -439,6 +457,16 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: mindrecord_files.edit_header(path, lambda content: content.pop("page")),
         "not a complete MindRecord header: KeyError: 'page'",
     ),
+    "header of brackets": (
+        lambda path: overwrite(path, 0, struct.pack("<Q", 49_000) + b'{"":' + b"[" * 49_000),
+        "byte 8",
+    ),
+    **{
+        f"{number} as {name}": (set_number(name, number), "not a complete MindRecord header: TypeError: 'float' object")
+        for name in ("page_size", "page_id", "shape")
+        for number in (math.inf, 1.5)
+    },
+    "columns of other kinds": (set_blobs([{"name": "input_ids"}]), r"stores column .* but does not describe it"),
     "pages before the file": (
         lambda path: mindrecord_files.edit_header(path, lambda content: content.update(header_size=-1)),
         "page 0 says it uses 408 bytes of 32768 from -1",

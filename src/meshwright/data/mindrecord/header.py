@@ -8,6 +8,7 @@ one ends where its content ends.
 import json
 import struct
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -80,7 +81,7 @@ def read_header(path: Path) -> Header:
     missing = [name for name in header.blob_columns if name not in header.columns]
     if missing:
         raise DataError(f"{path}: the schema stores column {missing[0]!r} but does not describe it")
-    _check_pages(path, size, header, int(content["page_size"]))
+    _check_pages(path, size, header, content["page_size"])
     return header
 
 
@@ -93,28 +94,28 @@ def _content(path: Path, size: int, file: BinaryIO) -> dict[str, Any]:
         raise DataError(f"{path}: truncated at byte {size}: its header ends at byte {LENGTH.size + length}")
     try:
         content: dict[str, Any] = json.loads(b"{" + file.read(length - 1))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: byte 8: no JSON header: not a MindRecord file, or a damaged one: {error}") from None
     return content
 
 
 def _header(content: dict[str, Any]) -> Header:
     (schema,) = content["schema"]
-    start, distance = int(content["header_size"]), int(content["page_size"])
+    start, distance = index(content["header_size"]), index(content["page_size"])
     pages = content["page"]
     return Header(
         columns={
-            name: Column(name, str(field["type"]), tuple(map(int, field["shape"])) if "shape" in field else None)
+            name: Column(name, str(field["type"]), tuple(map(index, field["shape"])) if "shape" in field else None)
             for name, field in schema["schema"].items()
         },
-        blob_columns=tuple(schema["blob_fields"]),
+        blob_columns=tuple(map(str, schema["blob_fields"])),
         pages={
-            int(page["page_id"]): Page(start + int(page["page_id"]) * distance, int(page["page_size"]))
+            index(page["page_id"]): Page(start + index(page["page_id"]) * distance, index(page["page_size"]))
             for page in pages
         },
-        rows=max((int(page["end_row_id"]) for page in pages if page["page_type"] == "BLOB_DATA"), default=0),
+        rows=max((index(page["end_row_id"]) for page in pages if page["page_type"] == "BLOB_DATA"), default=0),
         shards=tuple(Path(name).name or "?" for name in content["shard_addresses"]),
-        shard=int(content["shard_id"]),
+        shard=index(content["shard_id"]),
     )
 
 
