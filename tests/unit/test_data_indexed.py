@@ -13,6 +13,7 @@ from meshwright.data.errors import DataError
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.indexed_format import bin_path, dtype_for_vocab, idx_path
 from meshwright.data.indexed_writer import IndexedWriter, write_index
+from meshwright.data.loss_mask import MaskWriter
 
 
 def write(prefix: Path, documents: list[list[int]], vocab_size: int) -> Path:
@@ -129,6 +130,18 @@ def test_pickle_reopens_instead_of_copying(tmp_path: Path) -> None:
     body = pickle.dumps(data)
     assert len(body) < 1000
     assert np.array_equal(pickle.loads(body).tokens, data.tokens)
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "mask"])
+def test_a_process_that_opens_other_files_than_the_first_is_refused(tmp_path: Path, suffix: str) -> None:
+    prefix = tmp_path / "corpus"
+    with IndexedWriter(prefix, vocab_size=100, beside=MaskWriter) as writer:
+        writer.add_document(np.arange(50), np.arange(50))
+    body = pickle.dumps(TokenDataset([prefix], 8))
+    changed = Path(f"{prefix}.{suffix}")
+    os.utime(changed, ns=(0, 0))
+    with pytest.raises(DataError, match=rf"corpus\.{suffix}: has changed since the run opened it"):
+        pickle.loads(body)
 
 
 def damaged(prefix: Path, change: str) -> None:

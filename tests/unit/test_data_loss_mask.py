@@ -171,6 +171,20 @@ def test_a_label_outside_the_vocabulary_is_refused_with_its_place(tmp_path: Path
         data.batch(np.array([0]))
 
 
+@pytest.mark.parametrize("suffix", ["mask", "labels"])
+def test_a_mask_that_is_there_but_cannot_be_read_is_not_none(tmp_path: Path, suffix: str) -> None:
+    """A link that leads nowhere, or no file at all: without a word, everything would be trained on."""
+    write(tmp_path / "c", [70], masked=False)
+    path = tmp_path / f"c.{suffix}"
+    path.symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match=rf"c\.{suffix}: cannot be read: No such file"):
+        open_mask(tmp_path / "c", 70)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match=rf"c\.{suffix}: cannot be read: Is a directory"):
+        open_mask(tmp_path / "c", 70)
+
+
 def test_a_mask_beside_labels_is_refused_and_both_go_with_the_old_tokens(tmp_path: Path) -> None:
     write_own(tmp_path / "c", [1] * 70)
     (tmp_path / "c.mask").write_bytes(b"")

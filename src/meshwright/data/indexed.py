@@ -1,5 +1,6 @@
 """Read token files (`indexed_format`), mapped from the disk."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import DTYPE_OF_CODE, HEADER, MAGIC, Tokens, bin_path, idx_path, strip_suffix
+from meshwright.data.opened import FileState, check_unchanged, state_of, told_if_unreadable
 
 
 class IndexedDataset:
@@ -19,6 +21,7 @@ class IndexedDataset:
         pointers: int64 [sequences], byte offset of each in ``.bin``.
         borders: int64 [documents + 1], first sequence of each document, then the number of sequences.
         tokens: all ids of the file in order, ``dtype`` [total tokens], read from disk as they are touched.
+        states: of both files as they were opened.
     """
 
     def __init__(
@@ -31,21 +34,23 @@ class IndexedDataset:
             vocab_size: refuse a file whose dtype says it was written for a larger or smaller vocabulary.
 
         Raises:
-            DataError: a file is missing, truncated, not in this format, or of the wrong dtype.
+            DataError: a file is missing, truncated, not in this format, of the wrong dtype, or cannot be read.
         """
         self.prefix = strip_suffix(prefix)
         self.bin_path, self.idx_path = bin_path(self.prefix), idx_path(self.prefix)
         self._expected = (dtype, vocab_size)
-        for path in (self.idx_path, self.bin_path):
-            if not path.is_file():
-                raise DataError(f"{path}: no such file; `meshwright data prepare` writes it")
-        self._open_index()
-        self._check_dtype(dtype, vocab_size)
-        self._open_tokens()
+        with told_if_unreadable():
+            for path in (self.idx_path, self.bin_path):
+                if not path.is_file():
+                    raise DataError(f"{path}: no such file; `meshwright data prepare` writes it")
+            self.states: list[FileState] = [state_of(path) for path in (self.idx_path, self.bin_path)]
+            self._open_index()
+            self._check_dtype(dtype, vocab_size)
+            self._open_tokens()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickling a memmap would copy the whole corpus; another process opens the files again.
-        return _reopen, (self.prefix, *self._expected)
+        return _reopen, (self.prefix, *self._expected, self.states)
 
     def _open_index(self) -> None:
         path = self.idx_path
@@ -130,5 +135,9 @@ class IndexedDataset:
             raise DataError(f"{self.idx_path}: document {backwards[0]}: ends before it starts")
 
 
-def _reopen(prefix: Path, dtype: npt.DTypeLike | None, vocab_size: int | None) -> IndexedDataset:
-    return IndexedDataset(prefix, dtype=dtype, vocab_size=vocab_size)
+def _reopen(
+    prefix: Path, dtype: npt.DTypeLike | None, vocab_size: int | None, states: Sequence[FileState]
+) -> IndexedDataset:
+    data = IndexedDataset(prefix, dtype=dtype, vocab_size=vocab_size)
+    check_unchanged(states, data.states)
+    return data

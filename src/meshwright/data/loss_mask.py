@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.data.errors import DataError
+from meshwright.data.opened import FileState, check_unchanged, state_of, told_if_unreadable
 
 IGNORED = -100
 """The label of a token that is not supervised."""
@@ -80,6 +81,7 @@ class LossMask:
     Attributes:
         path: of the file.
         supervised: how many tokens are, as the header says.
+        state: of the file as it was opened.
     """
 
     suffix, magic, content = SUFFIX, MAGIC, "loss mask"
@@ -88,11 +90,17 @@ class LossMask:
         """Open and check the file of a pair that has ``tokens`` tokens.
 
         Raises:
-            DataError: it is another file, truncated, or that of other tokens.
+            DataError: it cannot be read, is another file, truncated, or that of other tokens.
         """
-        self.path = path = Path(f"{prefix}{self.suffix}")
+        self.path = Path(f"{prefix}{self.suffix}")
         self._opened = (prefix, tokens)
-        size = path.stat().st_size
+        with told_if_unreadable():
+            self._open(prefix, tokens)
+
+    def _open(self, prefix: Path, tokens: int) -> None:
+        path = self.path
+        self.state: FileState = state_of(path)
+        size = self.state[1]
         with open(path, "rb") as file:
             head = file.read(HEADER.size)
         if head[:8] != self.magic:
@@ -111,7 +119,7 @@ class LossMask:
         self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))[HEADER.size :]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._opened
+        return _reopen, (type(self), self._opened, self.state)
 
     @staticmethod
     def bytes_for(tokens: int) -> int:
@@ -126,3 +134,9 @@ class LossMask:
     def apply(self, labels: Labels, start: int, vocab_size: int | None) -> None:
         """Turn the tokens from ``start`` on, integer [n], into labels: -100 where they are not supervised."""
         np.putmask(labels, ~self.read(start, len(labels)), IGNORED)
+
+
+def _reopen(kind: type[LossMask], opened: tuple[Path, int], state: FileState) -> LossMask:
+    mask = kind(*opened)
+    check_unchanged([state], [mask.state])
+    return mask

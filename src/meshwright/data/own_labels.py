@@ -4,6 +4,7 @@ Byte layout as that of a loss mask (see ``loss_mask``), with magic ``MWLABEL`` a
 predicted in its place as int32, or -100.
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,8 @@ def open_mask(prefix: Path, tokens: int) -> LossMask | None:
     Raises:
         DataError: as `LossMask`; or there are both.
     """
-    there = [kind for kind in (LossMask, OwnLabels) if Path(f"{prefix}{kind.suffix}").is_file()]
+    # A link that leads nowhere is no "no mask": that would train on everything.
+    there = [kind for kind in (LossMask, OwnLabels) if os.path.lexists(f"{prefix}{kind.suffix}")]
     if len(there) > 1:
         raise DataError(f"{prefix}: has both a {LossMask.suffix} and a {SUFFIX} file: which of them counts?")
     return there[0](prefix, tokens) if there else None
