@@ -275,6 +275,26 @@ def test_a_worker_that_cannot_be_ended_does_not_hold_up_the_end(monkeypatch: pyt
     assert (len(gone), alive) == (2, [])
 
 
+def test_a_worker_that_cannot_be_started_ends_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[worker_process.WorkerProcess] = []
+
+    def start(number: int, body: bytes) -> worker_process.WorkerProcess:
+        if started:
+            raise BlockingIOError("no more processes")
+        started.append(worker_process.WorkerProcess(number, body))
+        return started[0]
+
+    monkeypatch.setattr(pool, "WorkerProcess", start)
+    unraisable: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", unraisable.append)
+    with pytest.raises(BlockingIOError):
+        in_order(Failing("hang"), 2)
+    assert started[0].process.wait(timeout=10) != 0
+    assert started[0].process.stdin is not None
+    assert started[0].process.stdin.closed
+    assert unraisable == []
+
+
 def test_a_forgotten_loader_leaves_nothing_behind(prefix: Path) -> None:
     loader = load(TokenDataset([prefix], SEQ), 0, 5, 2, workers=2)
     assert len(ids(loader)) == 5

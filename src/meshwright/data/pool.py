@@ -194,7 +194,8 @@ def _end(jobs: "queue.SimpleQueue[Job | None]", threads: list[threading.Thread],
     for worker in workers:
         worker.wait_until(deadline)
     for thread in threads:
-        if thread is not threading.current_thread():
+        # One that was never started, where a worker could not be, cannot be joined.
+        if thread.ident is not None and thread is not threading.current_thread():
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
     # A worker that not even SIGKILL ends, in a read that never returns, keeps its thread and its pipes.
     if not any(thread.is_alive() for thread in threads):
