@@ -1,16 +1,19 @@
 """The trainer from end to end: repeat, resume, report."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from meshwright.checkpoint.errors import CheckpointError
 from meshwright.config.load import load_config
 from meshwright.config.run import config_from_log, resolve
 from meshwright.data.blend import blend
 from meshwright.data.order import GlobalOrder
+from meshwright.launch.agreement import DisagreementError
 from meshwright.spec.schedule import learning_rate
 from meshwright.train.inputs import ResumeError
 from ranks import run_ranks
@@ -175,6 +178,21 @@ def test_a_resume_of_another_run_is_refused_with_every_difference(tmp_path):
     # Length, learning rate and layout may change: it stays the same run.
     go(tmp_path, "dp2", "train.train_steps=8", "optimizer.learning_rate=0.002")
     assert list(by_step(tmp_path / "out", "train/lr")) == list(range(1, 9))
+
+
+def train_on_a_disk_of_its_own(config: Path, folder: Path) -> Outcome:
+    os.chdir(folder / str(dist.get_rank()))
+    return train(config)
+
+
+def test_ranks_with_other_held_out_data_are_refused_before_the_first_step(tmp_path):
+    for rank, samples in enumerate((13, 40)):
+        (tmp_path / str(rank)).mkdir()
+        write_corpus(tmp_path / str(rank) / "held", samples)
+    config = write_config(tmp_path, "dp2", dataset={"eval_paths": ["held"]})
+    with pytest.raises(DisagreementError, match=r"held-out fingerprint:\n    \w{64} on rank 0\n    \w{64} on rank 1"):
+        run_ranks(train_on_a_disk_of_its_own, 2, config, tmp_path)
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
 def test_resume_never_and_resume_from_a_path(tmp_path):

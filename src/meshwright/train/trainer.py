@@ -110,7 +110,8 @@ class Trainer:
         """
         start = find_start(self.run, self.fingerprint)
         checkpoint = start.resume.path.name if start.resume else "none, a new run"
-        agree({"data fingerprint": self.fingerprint, "checkpoint": checkpoint})
+        held_out = self.held_out.fingerprint() if self.held_out else "none"
+        agree({"data fingerprint": self.fingerprint, "held-out fingerprint": held_out, "checkpoint": checkpoint})
         if start.resume is not None:
             self._restore(start.resume)
         self._open_folder(start.resume)
