@@ -51,6 +51,7 @@ def test_a_sound_config_gets_no_advice(tmp_path: Path) -> None:
         ),
         (["dataset.paths=[data/a, ./data/a]"], "dataset.paths", "data/a: named more than once"),
         (["dataset.eval_paths=[data/a/]"], "dataset.eval_paths", "data/a: also in dataset.paths"),
+        (["dataset.eval_paths=[data/a.idx]"], "dataset.eval_paths", "data/a: also in dataset.paths"),
         (["train.global_batch_size=null"], "train.global_batch_size", "grows with the number of devices"),
         (["train.seq_length=2048"], "train.seq_length", "longer than the model's max_position_embeddings 1024"),
         (["checkpoint.save_checkpoint_steps=5000"], "checkpoint.save_checkpoint_steps", "nothing is saved before"),

@@ -250,7 +250,7 @@ def test_an_interrupted_first_save_does_not_keep_a_run_from_starting(tmp_path):
 
 
 @pytest.mark.usefixtures("corpus")
-def test_a_run_says_what_is_supervised_and_that_its_workers_are_too_many(tmp_path, monkeypatch):
+def test_a_run_says_what_is_supervised_what_is_read_twice_and_that_its_workers_are_too_many(tmp_path, monkeypatch):
     with IndexedWriter(tmp_path / "chat", vocab_size=97, beside=MaskWriter) as writer:
         ids = np.arange(400) % 97
         writer.add_document(ids, np.where(np.arange(400) % 4 == 0, ids, -100))
@@ -268,6 +268,8 @@ def test_a_run_says_what_is_supervised_and_that_its_workers_are_too_many(tmp_pat
     assert "warning" not in plain
     masked = told(paths=[str(tmp_path / "chat")], num_parallel_workers=3)
     assert "data: 24 samples of 16 tokens, 25.0% of the tokens supervised by loss masks\n" in masked
+    twice = told(paths=[str(tmp_path / "train")], eval_paths=[str(tmp_path / "train.bin")])
+    assert f"warning: dataset.eval_paths: {tmp_path / 'train'}: also in dataset.paths" in twice
     warning = (
         "warning: dataset.num_parallel_workers: 3 for each of 2 ranks on one machine are more processes than the 5"
     )

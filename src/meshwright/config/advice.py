@@ -153,14 +153,16 @@ def _data(run: Run, cores: int | None) -> Iterator[Advice]:
         yield Advice("dataset.paths", "names no data yet; train will ask for it")
     if run.config.train.eval_steps and not dataset.eval_paths:
         yield Advice("train.eval_steps", "has no effect without dataset.eval_paths")
-    yield from _repeated_paths(dataset)
+    yield from repeated_paths(dataset)
     if told := loader_notice(run, min(run.layout.world_size, MACHINE), cores):
         yield Advice("dataset.num_parallel_workers", told)
 
 
-def _repeated_paths(dataset: DatasetConfig) -> Iterator[Advice]:
+def repeated_paths(dataset: DatasetConfig) -> Iterator[Advice]:
+    """Hints on corpora that are read more than once, or both trained on and held out."""
     trained, held_out = (
-        Counter(normpath(entry.path) for entry in entries) for entries in (dataset.paths, dataset.eval_paths)
+        Counter(normpath(entry.path.removesuffix(".bin").removesuffix(".idx")) for entry in entries)
+        for entries in (dataset.paths, dataset.eval_paths)
     )
     for key, found in (("dataset.paths", trained), ("dataset.eval_paths", held_out)):
         if repeated := [path for path, times in found.items() if times > 1]:

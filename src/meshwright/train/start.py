@@ -2,7 +2,7 @@
 
 import os
 
-from meshwright.config.advice import loader_notice
+from meshwright.config.advice import loader_notice, repeated_paths
 from meshwright.config.run import Run
 from meshwright.data.blend import BlendedDataset
 from meshwright.launch.cores import usable_cores
@@ -34,6 +34,7 @@ def start_lines(run: Run, chosen: Formats, kind: DeviceKind, data: TrainingData,
     ]
     if notice := warmup_notice(train.schedule, total_steps):
         lines.append(notice)
+    lines += [f"warning: {advice}" for advice in repeated_paths(run.config.dataset)]
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.world_size))
     if notice := loader_notice(run, ranks, usable_cores()):
         lines.append(f"warning: dataset.num_parallel_workers: {notice}")
