@@ -131,6 +131,14 @@ def test_a_tokenizer_of_another_vocabulary_is_refused_in_one_line(trained: Path,
     assert "vocabulary" in line
 
 
+def test_eval_of_data_with_other_ids_is_refused_in_one_line(trained: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (tmp_path / "a.txt").write_text("other words are other ids " * 40)
+    meshwright("data", "prepare", tmp_path / "a.txt", "--train-tokenizer", 280, "--output", other)
+    line = refusal("eval", trained / "run", "--data", other)
+    assert f"{trained / 'corpus'} and {other} were made with different tokenizers" in line
+
+
 def test_an_exported_folder_generates_what_its_run_does(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "hf"
     printed = meshwright("checkpoint", "export", trained / "run", out).stdout

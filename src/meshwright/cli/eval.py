@@ -43,11 +43,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace) -> str:
     from meshwright.config.load import load_config
+    from meshwright.config.schema import DataPath
     from meshwright.data.dataset import TokenDataset
     from meshwright.data.errors import DataError
     from meshwright.parallel.devices import local_device, local_device_kind
     from meshwright.train.evaluate import evaluate
     from meshwright.train.inference import load_model
+    from meshwright.train.vocabularies import check_vocabularies
 
     target = args.run
     if target.is_file():
@@ -56,9 +58,13 @@ def _evaluate(args: argparse.Namespace) -> str:
         raise DataError("key.path=value needs a CONFIG: a run's own config is fixed")
     kind = local_device_kind()
     loaded = load_model(target, kind=kind, device=local_device(kind, 0))
-    prefixes = args.data or [entry.path for entry in loaded.run.config.dataset.eval_paths]
+    dataset = loaded.run.config.dataset
+    prefixes = args.data or [entry.path for entry in dataset.eval_paths]
     if not prefixes:
         raise DataError("no held-out data: the run names none in dataset.eval_paths; give --data PREFIX")
+    # Neither the data that it was trained on nor its tokenizer need still be there.
+    held_out = [DataPath(path=prefix) for prefix in prefixes]
+    check_vocabularies(dataset.model_copy(update={"eval_paths": held_out, "tokenizer": None}))
     train = loaded.run.train
     data = TokenDataset(
         prefixes,
@@ -66,7 +72,7 @@ def _evaluate(args: argparse.Namespace) -> str:
         vocab_size=loaded.run.model.vocab_size,
         pad_last=True,
         isolate_documents=train.isolate_documents,
-        align_documents=loaded.run.config.dataset.align_documents,
+        align_documents=dataset.align_documents,
     )
     result = evaluate(loaded.model, data, batch_size=train.batch.micro_batch_size, max_batches=args.batches)
     if args.json:
