@@ -192,6 +192,30 @@ def test_mindrecord_files_are_shown_before_they_are_imported(
     assert "not a MindRecord file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["lm_pretrain.mindrecord", "shards.mindrecord"])
+def test_of_mindrecord_files_the_missing_one_is_named(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extract(tmp_path)
+    for path in tmp_path.glob("*.db"):
+        path.unlink()
+    assert main(["data", "inspect", str(tmp_path / name)]) == 2
+    assert "db: no such file; it is the index of" in capsys.readouterr().err
+
+
+def test_a_file_of_another_kind_is_no_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "c", DOCUMENTS)
+    assert main(["data", "inspect", str(tmp_path / "c.bin")]) == 0
+    (tmp_path / "c").write_text("some text\n")
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 0
+    (tmp_path / "c.idx").unlink()
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 2
+    assert "c: neither a MindRecord file nor a corpus, which is named without .bin" in capsys.readouterr().err
+    (tmp_path / "c").unlink()
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 2
+    assert "c.idx: no such file" in capsys.readouterr().err
+
+
 COUNTS = {"documents": 7, "tokens": 67, "utf8_bytes": 60}
 RECORD = {"format": "meshwright-corpus", "version": 1, "vocab_size": 12, "dtype": "uint16", "eos_id": 0}
 RECORD |= {"eos_token": "<e>", "tokenizer_sha256": "0", "eval_fraction": 0, "train": COUNTS, "eval": COUNTS}

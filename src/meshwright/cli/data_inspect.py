@@ -27,7 +27,6 @@ def run(args: argparse.Namespace) -> None:
     from meshwright.data.errors import DataError
     from meshwright.data.indexed_format import idx_path, strip_suffix
     from meshwright.data.inspect import inspect_corpus
-    from meshwright.data.mindrecord.files import is_mindrecord
     from meshwright.data.mindrecord.inspect import inspect_mindrecord
 
     prefix = strip_suffix(args.prefix)
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
         data_report.check_page(args.html, prefix)
         data_report.write_page(data_report.load_report(prefix), args.html)
         return
-    mindrecord = is_mindrecord(args.prefix) and not idx_path(args.prefix).exists()
+    mindrecord = _is_mindrecord(args.prefix)
     if mindrecord and args.eos_token is not None:
         raise DataError(f"{args.prefix}: --eos-token is for token files, and this is a MindRecord file")
     if mindrecord:
@@ -50,6 +49,21 @@ def run(args: argparse.Namespace) -> None:
         _print_mindrecord(report)
     else:
         _print_corpus(report)
+
+
+def _is_mindrecord(given: str) -> bool:
+    """Whether it is, rather than a corpus. Raises DataError where it is a file of another kind."""
+    from meshwright.data.errors import DataError
+    from meshwright.data.indexed_format import idx_path, strip_suffix
+    from meshwright.data.mindrecord.files import is_mindrecord
+
+    prefix = strip_suffix(given)
+    if idx_path(prefix).exists():
+        return False
+    mindrecord = is_mindrecord(given)
+    if not mindrecord and prefix.is_file():
+        raise DataError(f"{prefix}: neither a MindRecord file nor a corpus, which is named without .bin and .idx")
+    return mindrecord
 
 
 def _prefixes(folder: Path) -> str:

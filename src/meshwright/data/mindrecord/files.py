@@ -13,7 +13,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from meshwright.data.errors import DataError
-from meshwright.data.mindrecord.header import LENGTH, Column, Header, read_header
+from meshwright.data.mindrecord.header import LENGTH, Column, Header, has_header, read_header
 from meshwright.data.mindrecord.values import Array, blob_value, raw_values, split_blob
 
 INDEX_COLUMNS = (
@@ -71,8 +71,9 @@ class MindRecord:
 
 
 def is_mindrecord(path: str | Path) -> bool:
-    """Whether a path names a MindRecord file or set rather than a pair of token files."""
-    return any(Path(f"{file}.db").is_file() for file in (Path(path), *_first_of_sets(Path(path))))
+    """Whether a path names a MindRecord file or set, even without an index, rather than a pair of token files."""
+    files = (Path(path), *_first_of_sets(Path(path)))
+    return any(Path(f"{file}.db").is_file() or (file.is_file() and has_header(file)) for file in files)
 
 
 def open_mindrecord(path: str | Path) -> MindRecord:

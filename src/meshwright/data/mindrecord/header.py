@@ -60,6 +60,12 @@ class Header:
     shard: int
 
 
+def has_header(path: Path) -> bool:
+    """Whether a file begins as MindRecord files do: with a length and JSON."""
+    with open(path, "rb") as file:
+        return _length(file) > 0
+
+
 def read_header(path: Path) -> Header:
     """Read the header and hold it against the size of the file.
 
@@ -86,9 +92,7 @@ def read_header(path: Path) -> Header:
 
 
 def _content(path: Path, size: int, file: BinaryIO) -> dict[str, Any]:
-    start = file.read(LENGTH.size + 1)
-    length = LENGTH.unpack_from(start)[0] if start.endswith(b"{") and len(start) > LENGTH.size else 0
-    if not 0 < length <= LARGEST_HEADER:
+    if not (length := _length(file)):
         raise DataError(f"{path}: byte 0: no length and JSON header: not a MindRecord file, or an encrypted one")
     if LENGTH.size + length > size:
         raise DataError(f"{path}: truncated at byte {size}: its header ends at byte {LENGTH.size + length}")
@@ -97,6 +101,13 @@ def _content(path: Path, size: int, file: BinaryIO) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: byte 8: no JSON header: not a MindRecord file, or a damaged one: {error}") from None
     return content
+
+
+def _length(file: BinaryIO) -> int:
+    """Bytes of the JSON header, of which the first is read too; 0 where there is none."""
+    start = file.read(LENGTH.size + 1)
+    length: int = LENGTH.unpack_from(start)[0] if start.endswith(b"{") and len(start) > LENGTH.size else 0
+    return length if length <= LARGEST_HEADER else 0
 
 
 def _header(content: dict[str, Any]) -> Header:
