@@ -1,7 +1,9 @@
 """``meshwright data inspect``: what it counts, against counts made by hand."""
 
 import json
+import math
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from meshwright.data.indexed_writer import IndexedWriter
 from meshwright.data.inspect import inspect_corpus
 from meshwright.data.loss_mask import IGNORED, MaskWriter
 from meshwright.data.own_labels import LabelWriter
-from mindrecord_files import extract
+from mindrecord_files import HEADER_SIZE, extract
 
 DOCUMENTS = [[5, 6, 7, 0], [8, 0], [5, 6, 7, 0], [], [9] * 50 + [0], [5, 6, 7, 0], [8, 0]]
 
@@ -190,6 +192,24 @@ def test_mindrecord_files_are_shown_before_they_are_imported(
     (tmp_path / "mixed.mindrecord").write_bytes(b"")
     assert main(["data", "inspect", str(tmp_path / "mixed.mindrecord")]) == 2
     assert "not a MindRecord file" in capsys.readouterr().err
+
+
+def test_mindrecord_values_that_json_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = extract(tmp_path) / "mixed.mindrecord"
+    raw = bytearray(path.read_bytes())
+    score = raw.index(b"score\xca", HEADER_SIZE) + 6
+    raw[score : score + 4] = struct.pack(">f", math.nan)
+    emb = HEADER_SIZE + 25
+    raw[emb : emb + 8] = struct.pack("<2f", math.inf, math.nan)
+    path.write_bytes(raw)
+    assert main(["data", "inspect", str(path), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["first_row"]
+    assert (first["score"], first["emb"][:2]) == (None, [None, None])
+    assert None not in first["emb"][2:]
+    raw[raw.index(b"label", HEADER_SIZE) + 5] = 0x90  # an empty list
+    path.write_bytes(raw)
+    assert main(["data", "inspect", str(path), "--json"]) == 2
+    assert "mixed.mindrecord: row 0: damaged: column 'label': list is no type" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["lm_pretrain.mindrecord", "shards.mindrecord"])

@@ -190,4 +190,7 @@ def _raws(names: list[str], packed: bytes) -> dict[str, Value]:
     missing = [name for name in names if name not in found]
     if missing:
         raise ValueError(f"has no column {missing[0]!r}")
+    for name in names:
+        if not isinstance(found[name], (bytes, str, int, float)):
+            raise ValueError(f"column {name!r}: {type(found[name]).__name__} is no type of a column")
     return {name: found[name] for name in names}

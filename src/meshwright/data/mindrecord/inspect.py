@@ -1,5 +1,6 @@
 """Look into MindRecord files before they are imported: files, rows, columns and the first row."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ SHOWN = 32
 
 
 def inspect_mindrecord(path: str | Path) -> dict[str, Any]:
-    """A report of a file or set, ready for JSON; of long values, the first ones.
+    """A report of a file or set, ready for JSON: of long values the first ones, None for NaN and infinities.
 
     Raises:
         DataError: a file of the set or its index is missing or damaged, or the first row is.
@@ -31,7 +32,9 @@ def inspect_mindrecord(path: str | Path) -> dict[str, Any]:
 
 def _shown(value: Value) -> Any:
     if isinstance(value, np.ndarray):
-        return value.reshape(-1)[:SHOWN].tolist()
+        return [_shown(item) for item in value.reshape(-1)[:SHOWN].tolist()]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, bytes):
         return value[:SHOWN].hex()
     return value[:SHOWN] if isinstance(value, str) else value
