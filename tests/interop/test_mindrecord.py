@@ -284,13 +284,14 @@ def test_labels_over_the_borders_of_documents_are_left_out(tmp_path: Path, capsy
     assert documents(tmp_path / "d") == [([1, 2], [0, 1]), ([4, 5, 6], [0, 1, 1])]
 
 
-@pytest.mark.parametrize(("first", "padding"), [(2, 0), (3, 1)])
+@pytest.mark.parametrize(("first", "padding"), [(2, 0), (3, 1), (3, 3)])
 def test_a_last_label_that_ends_a_row_is_kept(tmp_path: Path, first: int, padding: int) -> None:
     """It is the first id of the next row too: all begin with the token that ends them, or are padded with it."""
     rows = [
         [[first, 5, 6], [5, 6, 2], [1, 1, 1]],
-        [[2, 7, 8], [-100 if padding else 7, 8, 2], [1 - padding, 1, 1]],
+        [[2, 7, 8], [7, 8, 2], [1, 1, 1]],
     ]
+    rows[1][1][:padding], rows[1][2][:padding] = [-100] * padding, [0] * padding
     columns = {"input_ids": "int32", "labels": "int32", "attention_mask": "int32"}
     mindrecord_files.write(tmp_path / "r", columns, rows)
     import_mindrecord(tmp_path / "r", tmp_path / "c", vocab_size=10)

@@ -151,10 +151,13 @@ class RowTokens:
         """
         if not self._ahead or later is None:
             return None
-        if part != (0, len(labelled.tokens)) or not len(labelled.tokens) or self._without_padding(later)[0] > 0:
+        if part != (0, len(labelled.tokens)) or not len(labelled.tokens):
             return None
-        ids = np.asarray(later.values[TOKENS])
-        return int(ids[0]) if len(ids) and ids[0] != labelled.tokens[0] else None
+        start, stop = self._without_padding(later)
+        if start > 0 or stop == 0:
+            return None
+        first = np.asarray(later.values[TOKENS])[0]
+        return int(first) if first != labelled.tokens[0] else None
 
     def _check_position(self, row: Row, start: int) -> None:
         """Documents count from 0, or go on through the padding before the first."""
