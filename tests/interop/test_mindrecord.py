@@ -208,7 +208,43 @@ def test_labels_in_place_become_a_mask_and_padding_goes(tmp_path: Path) -> None:
         ([9, 8], [0, 1]),
         ([5, 6, 7], [0, 1, 1]),
     ]
-    assert (report.rows, report.empty_rows, report.supervised_tokens) == (6, 2, 6)
+    assert (report.rows, report.empty_rows, report.left_out_ids, report.supervised_tokens) == (6, 2, 9, 6)
+
+
+def test_rows_of_nothing_but_padding_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {"input_ids": "int32", "attention_mask": "int32"}
+    padding = [[[], []], [[0, 0, 0], [0, 0, 0]]]
+    mindrecord_files.write(tmp_path / "r", columns, [padding[0], [[5, 6, 0], [1, 1, 0]], padding[1], [[7], [1]]])
+    source, options = str(tmp_path / "r"), ["--output", str(tmp_path / "c"), "--vocab-size", "10"]
+    assert main(["data", "import", source, *options]) == 0
+    assert capsys.readouterr().out.splitlines()[1:4] == [
+        "4 rows as 2 documents, 3 tokens (uint16)",
+        "left out: 2 rows of nothing but padding",
+        "left out: 4 ids of padding",
+    ]
+    data = IndexedDataset(tmp_path / "c")
+    assert [data.sequence(number).tolist() for number in range(2)] == [[5, 6], [7]]
+    mindrecord_files.write(tmp_path / "s", columns, padding)
+    with pytest.raises(DataError, match="s: no row has an id that is no padding: there is nothing to learn"):
+        import_mindrecord(tmp_path / "s", tmp_path / "d", vocab_size=10)
+    assert not list(tmp_path.glob("d.*"))
+
+
+def test_ids_that_nothing_supervised_follows_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Labels ahead: the last one stands for the id that follows in its row, or for none in it."""
+    rows = [[[5, 6, 7, 8], [6, 7, -100, -100]], [[5, 6, 0, 0], [6, 2, -100, -100]], [[5, 6], [-100, -100]]]
+    mindrecord_files.write(tmp_path / "r", {"input_ids": "int32", "labels": "int32"}, rows)
+    options = ["--output", str(tmp_path / "c"), "--vocab-size", "10"]
+    assert main(["data", "import", str(tmp_path / "r"), *options]) == 0
+    assert documents(tmp_path / "c") == [([5, 6, 7], [0, 1, 1]), ([5, 6, 2], [0, 1, 1])]
+    assert capsys.readouterr().out.splitlines()[1:5] == [
+        "3 rows as 2 documents, 6 tokens (uint16)",
+        "4 of the tokens (66.7%) are supervised",
+        "left out: 1 rows without a supervised token",
+        "left out: 5 ids of padding, or behind the last supervised one of their document",
+    ]
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -49,7 +49,11 @@ def run(args: argparse.Namespace) -> None:
         share = report.supervised_tokens / report.tokens
         print(f"{report.supervised_tokens} of the tokens ({share:.1%}) are supervised")
     if report.empty_rows:
-        print(f"left out: {report.empty_rows} rows without a supervised token")
+        kind = "without a supervised token" if report.beside else "of nothing but padding"
+        print(f"left out: {report.empty_rows} rows {kind}")
+    if report.left_out_ids:
+        unsupervised = ", or behind the last supervised one of their document" if report.beside else ""
+        print(f"left out: {report.left_out_ids} ids of padding{unsupervised}")
     if report.crossing_labels:
         print(f"left out: {report.crossing_labels} labels that are the first token of another document than theirs")
     for name, outcome in report.columns.items():

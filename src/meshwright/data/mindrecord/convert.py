@@ -28,7 +28,8 @@ class ImportReport:
         beside: suffix of the file that says what is supervised; None where rows do not.
         tokenizer: suffix of the tokenizer that was copied; None without one.
         supervised_tokens: tokens that it leaves in the loss.
-        empty_rows: rows that supervise nothing, and so gave no document.
+        empty_rows: rows that gave no document: they supervise nothing, or are nothing but padding.
+        left_out_ids: ids of rows that are in no document: padding, and those behind the last supervised one of theirs.
         crossing_labels: labels left out because they are the first token of another document than theirs.
     """
 
@@ -43,6 +44,7 @@ class ImportReport:
     supervised_tokens: int | None
     rows: int
     empty_rows: int
+    left_out_ids: int
     crossing_labels: int
 
 
@@ -101,7 +103,8 @@ def import_mindrecord(
                 writer.add_document(document.tokens, document.labels)
             progress.update(total * number // records.rows)
         if not writer.documents:
-            raise DataError(f"{records.shards[0].path}: no row supervises anything: there is nothing to learn")
+            empty = "supervises anything" if row_tokens.beside else "has an id that is no padding"
+            raise DataError(f"{records.shards[0].path}: no row {empty}: there is nothing to learn")
     return ImportReport(
         output=str(output),
         files=[str(shard.path) for shard in records.shards],
@@ -114,6 +117,7 @@ def import_mindrecord(
         supervised_tokens=writer.supervised,
         rows=records.rows,
         empty_rows=row_tokens.empty_rows,
+        left_out_ids=row_tokens.left_out_ids,
         crossing_labels=row_tokens.crossing_labels,
     )
 

@@ -52,7 +52,8 @@ class RowTokens:
     Attributes:
         columns: the columns that have to be read.
         beside: what writes their labels beside the tokens; None where rows have none.
-        empty_rows: rows so far that gave no document: they supervise nothing.
+        empty_rows: rows so far that gave no document: they supervise nothing, or are nothing but padding.
+        left_out_ids: ids of rows so far that are in no document.
         crossing_labels: labels so far that were left out because they are the first id of another document.
     """
 
@@ -75,13 +76,13 @@ class RowTokens:
         elif ahead is not None and self._masked:
             self._own = first_own_label(records, self.columns, ahead=ahead)
         self.beside = (LabelWriter if self._own else MaskWriter) if self._masked else None
-        self.empty_rows = self.crossing_labels = self._packed_rows = 0
+        self.empty_rows = self.left_out_ids = self.crossing_labels = self._packed_rows = 0
         self._ahead = bool(ahead)
         self._vocab_size = vocab_size
         self._ignored = tuple(name for name in records.columns if name in ignore)
 
     def __call__(self, row: Row, later: Row | None) -> list[RowDocument]:
-        """The documents of a row: one, several where its positions start anew, none where it supervises nothing.
+        """The documents of a row: one, several where its positions start anew, none where there is nothing to learn.
 
         Args:
             later: the row after it; None after the last.
@@ -95,19 +96,21 @@ class RowTokens:
             labelled.check(part, own=self._own is not None)
         elif LOSS in self.columns and not zeros_and_ones(row, LOSS).all():
             raise refusal(row, LOSS, "masks positions, but there are no labels that it could be for")
-        found = []
+        ids, found, kept = np.asarray(row.values[TOKENS]), [], 0
         for start, stop in documents(row, part):
             if start < stop and (labelled is None or labelled.wanted[start:stop].any()):
                 self._check_position(row, start)
             if labelled is None:
-                document = RowDocument(np.asarray(row.values[TOKENS])[start:stop], None)
+                document = RowDocument(ids[start:stop], None)
             else:
                 following = labelled.tokens[stop] if stop < part[1] else self._first_of(later, labelled, part)
                 document = self._labelled(labelled, start, stop, following)
-            if len(document.tokens) or labelled is None:
+            if len(document.tokens):
                 self._check_ids(row, TOKENS, document.tokens, start)
                 found.append(document)
+                kept += _ids_kept(document.tokens, ids[start:stop])
         self.empty_rows += not found
+        self.left_out_ids += len(ids) - kept
         self._packed_rows += len(found) > 1
         self.crossing_labels += labelled.crossing if labelled is not None else 0
         return found
@@ -172,6 +175,12 @@ class RowTokens:
                 f"{row}: column {name!r}: position {start + at} is id {ids[at]}, outside the vocabulary of "
                 f"{self._vocab_size}"
             )
+
+
+def _ids_kept(tokens: Ids, ids: Ids) -> int:
+    """How many of the ids in its place in the row a document has; its last token may be a label instead."""
+    same = min(len(tokens), len(ids))
+    return int(np.count_nonzero(tokens[:same] == ids[:same]))
 
 
 def _chosen_columns(records: MindRecord, ignore: Collection[str]) -> tuple[str, ...]:
