@@ -38,6 +38,9 @@ GOOD = ("rows.jsonl", "--output", "c", "--train-tokenizer", "280", "--eval-fract
         (["--deduplicate", ""], "argument --deduplicate: it names nothing"),
         (["--clean", "gopher,gopher"], "--clean: rule set 'gopher' is named 2 times"),
         (["--eos-token", "x"], "--eos-token: has no use without --tokenizer FILE"),
+        (["--examples", "7"], "--examples: has no use where nothing is cleaned or deduplicated"),
+        (["--html", "new.html", "--task", ""], "--html shows a complete corpus"),
+        (["--task", ""], "task '' must be K/N"),
         (["--bands", "14"], "--bands: has no use without --deduplicate near"),
         (["--ngram", "x"], '--ngram: must be a whole number >= 1, not "x"'),
         (["--eval-fraction", "2"], "--eval-fraction: must be a number >= 0 and < 1, not 2"),
@@ -95,6 +98,7 @@ def test_rules_are_listed_as_json_without_inputs(capsys: pytest.CaptureFixture[s
     ("words", "message"),
     [
         (["--html", "rows.jsonl", "--overwrite"], "--html rows.jsonl: is an input"),
+        (["--html", "notes.txt", "--overwrite"], "--html notes.txt: exists already and is no page of this command"),
         (["--html", "c.bin"], "--html c.bin: is a file of the corpus c"),
         (["--html", "notes.txt"], "--html notes.txt: exists already and is no page of this command"),
         (["--html", "none/page.html"], "--html none/page.html: cannot be written: no such folder"),
@@ -114,6 +118,44 @@ def test_nothing_is_written_over_what_is_not_to_be_replaced(
     (line,) = refused(capsys, *(() if words[0] == "own.json" else GOOD[:3]), *words, *GOOD[3:])
     assert line.startswith(message)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_tokenizer_is_replaced_by_no_other_file_of_the_corpus(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["data", "prepare", *GOOD]) == 0
+    (tmp_path / "v.json").write_bytes(tokenizer := (tmp_path / "c.tokenizer.json").read_bytes())
+    capsys.readouterr()
+    (line,) = refused(capsys, GOOD[0], "--output", "v", "--tokenizer", "v.json", "--overwrite")
+    assert line == "v.json: is an input, and --output v would replace it; choose another one"
+    assert (tmp_path / "v.json").read_bytes() == tokenizer
+    assert main(["data", "prepare", *GOOD[:3], "--tokenizer", "c.tokenizer.json", "--overwrite"]) == 0
+
+
+def test_a_page_into_a_pipe_is_refused_and_not_waited_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (line,) = refused(capsys, *GOOD, "--html", "pipe")
+    assert line == "--html pipe: exists already and is no page of this command; choose another name"
+
+
+def test_nobody_who_reads_what_is_told_does_not_end_the_work(tmp_path: Path) -> None:
+    """As where it is piped into head: the lines of progress have no reader any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "meshwright", "data", "prepare", *GOOD]
+    assert subprocess.run(command, stdout=writer, stderr=writer, check=False).returncode == 0
+    assert (tmp_path / "c.json").exists()
+    assert subprocess.run(command, stdout=writer, stderr=writer, check=False).returncode == 2
+    os.close(writer)
+
+
+def test_text_that_the_terminal_has_not_is_shown_by_number(tmp_path: Path) -> None:
+    rows = ("\u4e2d\u6587", "this line has words and an end. " * 5)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    command = [sys.executable, "-m", "meshwright", "data", "prepare", *GOOD, "--clean", "c4"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert rb"\u4e2d\u6587" in done.stdout
 
 
 def test_a_page_can_be_had_in_the_new_folder_of_the_corpus_and_later(

@@ -5,6 +5,7 @@ that help and typing mistakes answer at once.
 """
 
 import importlib
+import io
 import os
 import re
 import sys
@@ -51,6 +52,9 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # File names and texts may have what the terminal has not; better shown by number than nothing at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _dispatch(arguments)
         # What is still buffered: a reader that has gone is noticed here, not at the exit of the interpreter.

@@ -1,7 +1,6 @@
 """``meshwright data``: prepare a corpus, import one, look into one."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +51,9 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _fail(args: argparse.Namespace, message: str, code: int, before: Sequence[str] = ()) -> int:
+    from meshwright.data.progress import tell
+
     for line in before:
-        print(line, file=sys.stderr)
-    print(f"meshwright data {args.action}: {message}", file=sys.stderr)
+        tell(line)
+    tell(f"meshwright data {args.action}: {message}")
     return code

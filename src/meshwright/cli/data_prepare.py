@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> None:
         _check_page(args, request)
     workers = _cores() if config.workers is None else config.workers
     options = {"workers": workers, "overwrite": args.overwrite, "show_progress": True}
-    if args.task:
+    if args.task is not None:
         task = Task.parse(args.task)
         data_report.print_task(task, prepare_task(request, task, **options), args.json)
         return
@@ -158,15 +158,10 @@ def run(args: argparse.Namespace) -> None:
 def _check_page(args: argparse.Namespace, request: "Request") -> None:
     from meshwright.data.corpus import find_files
     from meshwright.data.errors import DataError
-    from meshwright.data.preparation.outputs import output_files
 
-    if args.task:
+    if args.task is not None:
         raise DataError("--html shows a complete corpus; leave it to the command without --task")
-    read = [Path(item) for item in args.inputs if item.endswith(CONFIG_SUFFIXES)]
-    read += find_files(request.inputs, request.suffixes)
-    read += [Path(request.tokenizer)] if request.tokenizer else []
-    read += [path for prefix in request.corpora_before for path in output_files(prefix)]
-    data_report.check_page(args.html, request.prefix, read=read, overwrite=args.overwrite)
+    data_report.check_page(args.html, request.prefix, read=find_files(request.inputs, request.suffixes))
 
 
 def _config(args: argparse.Namespace) -> "CorpusConfig":

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -29,24 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_page(path: Path, prefix: Path, *, read: Collection[Path] = (), overwrite: bool = False) -> None:
-    """Refuse a page that could not be written, or that would take the place of something else, before the work.
+def check_page(path: Path, prefix: Path, *, read: Collection[Path] = ()) -> None:
+    """Refuse a page that could not be written, or that would take the place of anything but a page, before the work.
 
     Args:
         prefix: of the corpus that the page is about.
         read: files that the work reads.
-        overwrite: whether a file that is no such page may be replaced.
 
     Raises:
         DataError: with the reason.
     """
     from meshwright.data.errors import DataError
 
-    if reason := _in_the_way(path, prefix, read, overwrite):
+    if reason := _in_the_way(path, prefix, read):
         raise DataError(f"--html {path}: {reason}")
 
 
-def _in_the_way(path: Path, prefix: Path, read: Collection[Path], overwrite: bool) -> str | None:
+def _in_the_way(path: Path, prefix: Path, read: Collection[Path]) -> str | None:
     from meshwright.data.preparation.outputs import output_files
     from meshwright.report.data_html import is_data_page
 
@@ -62,7 +60,8 @@ def _in_the_way(path: Path, prefix: Path, read: Collection[Path], overwrite: boo
         return None
     if reason := unwritable(path):
         return reason
-    if path.exists() and not overwrite and not is_data_page(_start(path)):
+    # What is no file, such as a pipe, is not read: that could wait forever.
+    if path.exists() and not (path.is_file() and is_data_page(_start(path))):
         return "exists already and is no page of this command; choose another name"
     return None
 
@@ -78,10 +77,11 @@ def write_page(report: Mapping[str, Any], path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    from meshwright.data.progress import tell
     from meshwright.report.data_html import data_page
 
     path.write_text(data_page(report), encoding="utf-8")
-    print(f"wrote {path}", file=sys.stderr)
+    tell(f"wrote {path}")
 
 
 def load_report(prefix: Path) -> dict[str, Any]:

@@ -1,11 +1,18 @@
 """Progress of long data work: a bar on a terminal, a plain line now and then in a log."""
 
+import contextlib
 import sys
 import time
 from types import TracebackType
 from typing import Any, Self
 
 SECONDS_BETWEEN_LINES = 10.0
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr, if somebody still reads it: no work ends because nobody does."""
+    with contextlib.suppress(BrokenPipeError):
+        print(line, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -30,7 +37,7 @@ class Progress:
             self._bar.start()
             self._bar.add_task(self._title, total=self._total, pieces="")
         elif self._show:
-            print(f"{self._title}: {self._total / 1e6:.1f} MB", file=sys.stderr, flush=True)
+            tell(f"{self._title}: {self._total / 1e6:.1f} MB")
         return self
 
     def update(self, done: int, pieces: int = 0) -> None:
@@ -40,7 +47,7 @@ class Progress:
         elif self._show and time.monotonic() - self._last > SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             parts = (f"{self._title}: {done / self._total:.0%}", f"{done / 1e6:.1f} MB", self._of_pieces(pieces))
-            print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
+            tell(", ".join(filter(None, parts)))
 
     def _of_pieces(self, pieces: int) -> str:
         return f"{pieces} {self._pieces}" if self._pieces else ""

@@ -9,6 +9,8 @@ from meshwright.data.errors import DataError
 from meshwright.data.preparation.finish_stage import OUTPUTS
 from meshwright.data.preparation.request import Request
 from meshwright.data.preparation.workplace import workplace_path
+from meshwright.data.record import TOKENIZER_SUFFIXES
+from meshwright.data.vocabulary.tokenizer import tokenizer_file
 
 
 def output_files(prefix: Path) -> list[Path]:
@@ -43,10 +45,14 @@ def check_inputs_stay(request: Request, files: Sequence[Path]) -> None:
         files: the inputs.
 
     Raises:
-        DataError: an output file is an input, or belongs to a corpus to deduplicate against.
+        DataError: an output file is an input, the tokenizer, or belongs to a corpus to deduplicate against. The
+            tokenizer of the corpus itself may be used again: the same bytes take its place, in one step.
     """
     written = {os.path.realpath(path) for path in output_files(request.prefix)}
     before = [Path(f"{prefix}{suffix}") for prefix in request.corpora_before for suffix in (KEYS_SUFFIX, ABOUT_SUFFIX)]
-    for path in (*files, *before):
+    own = {os.path.realpath(f"{request.prefix}{suffix}") for suffix in TOKENIZER_SUFFIXES}
+    vocabulary = [tokenizer_file(Path(request.tokenizer))] if request.tokenizer else []
+    vocabulary = [path for path in vocabulary if os.path.realpath(path) not in own]
+    for path in (*files, *vocabulary, *before):
         if os.path.realpath(path) in written:
             raise DataError(f"{path}: is an input, and --output {request.prefix} would replace it; choose another one")

@@ -1,7 +1,6 @@
 """Text files to a training corpus: token files, held-out token files, tokenizer and record."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from meshwright.data.preparation.pipeline import Pipeline
 from meshwright.data.preparation.request import NO_DEDUPLICATION, Request
 from meshwright.data.preparation.stages import WHOLE, Task
 from meshwright.data.preparation.workplace import commit, workplace, workplace_path
+from meshwright.data.progress import tell
 from meshwright.data.record import CorpusRecord, load_record
 from meshwright.data.vocabulary.tokenizer import load_tokenizer
 
@@ -90,7 +90,7 @@ def prepare_corpus(
         job.check_output()
         if show_progress:
             for note in job.pipeline.notes:
-                print(f"note: {note}", file=sys.stderr)
+                tell(f"note: {note}")
             job.warn_of_others(directory)
         if job.pipeline.finished_files() is None:
             for stage in job.pipeline.stages():
@@ -205,8 +205,7 @@ class _Job:
         others = [path for path in workplace.iterdir() if path.is_dir() and path not in self.pipeline.directories.all()]
         if others:
             names = ", ".join(sorted(path.name for path in others))
-            print(
+            tell(
                 f"note: {workplace} has results of other inputs, settings or versions ({names}); they are not used, "
-                "and removed when this corpus is complete",
-                file=sys.stderr,
+                "and removed when this corpus is complete"
             )

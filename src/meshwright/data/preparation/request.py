@@ -121,6 +121,8 @@ class Request:
             )
         yield from self.cleaning.mistakes()
         yield from self._deduplication_mistakes(given)
+        if not (self.cleaning or self.deduplication) and "examples" in given:
+            yield "examples", "has no use where nothing is cleaned or deduplicated"
 
     def _tokenizer_mistakes(self) -> Iterator[tuple[str, str]]:
         if (self.tokenizer is None) == (self.train_vocab_size is None):
