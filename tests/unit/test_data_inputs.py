@@ -6,7 +6,9 @@ import random
 import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import ipc, parquet
 
 from meshwright.data.corpus import Part, Tally, find_files, read_parts
 from meshwright.data.errors import DataError
@@ -23,8 +25,8 @@ ROWS = (
 PIECES = b'"|\\|{|}|[|]|,|:|\\u|d83d|0|1|-|e|.|NaN|null|true|\xff|\xc3| |\t|\0|text|"text"|Infinity'.split(b"|")
 
 
-def read(path: Path, tally: Tally) -> list[str]:
-    return [source.text for source in read_parts([Part(path)], text_key="text", tally=tally)]
+def read(path: Path, tally: Tally, text_key: str = "text") -> list[str]:
+    return [source.text for source in read_parts([Part(path)], text_key=text_key, tally=tally)]
 
 
 def outcome(path: Path) -> tuple[object, ...]:
@@ -54,6 +56,26 @@ def test_the_fast_way_through_a_line_gives_what_json_gives(tmp_path: Path, monke
     assert fast == [outcome(path) for path in paths]
     read = sum(tally is not None for _, tally in fast)
     assert 100 < read < 500
+
+
+@pytest.mark.parametrize("key", ['a"b', "a\\b", "a\nb", "\ud800", "", "caf\u00e9"])
+def test_a_key_may_have_any_characters(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "no", key: "yes"}))
+    assert read(path, Tally(), key) == ["yes"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_key_with_a_dot_is_the_column_of_that_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    table = pyarrow.table({"a": [{"b": "no"}], "a.b": ["yes"], "c": ["too"], "c.d": ["no"]})
+    if suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        with ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    assert read(path, Tally(), "a.b") == ["yes"]
+    assert read(path, Tally(), "c") == ["too"]
 
 
 def test_directories_yield_what_is_text(tmp_path: Path) -> None:

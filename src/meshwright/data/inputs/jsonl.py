@@ -102,8 +102,16 @@ def _decoder(text_key: str) -> Any:
         import msgspec
     except ImportError:
         raise DataError("the package `msgspec` is not installed: pip install 'meshwright[train]'") from None
-    row = msgspec.defstruct("Row", [("text", str, msgspec.field(name=text_key))], gc=False)
+    try:
+        row = msgspec.defstruct("Row", [("text", str, msgspec.field(name=text_key))], gc=False)
+    except ValueError:
+        # Its names have no quotes, backslashes or control characters.
+        return _not_read
     return msgspec.json.Decoder(row).decode
+
+
+def _not_read(raw: bytes) -> Any:
+    raise ValueError("left to json")
 
 
 def _exact(raw: bytes, text_key: str) -> tuple[str, bool]:

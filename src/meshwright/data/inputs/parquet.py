@@ -44,7 +44,8 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
         row = sum(file.metadata.row_group(number).num_rows for number in range(part.start))
         bytes_per_row = path.stat().st_size / max(file.metadata.num_rows, 1)
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[text_key], use_threads=False):
-            yield from documents(path, batch.column(0), row, tally)
+            # A name with a dot brings the column inside another one, too.
+            yield from documents(path, batch.column(text_key), row, tally)
             row += batch.num_rows
             tally.bytes_read += round(batch.num_rows * bytes_per_row)
 
