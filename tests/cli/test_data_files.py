@@ -4,6 +4,8 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -196,6 +198,29 @@ def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:
     text.unlink()
     with pytest.raises(DataError, match=r"text\.txt: cannot be read: No such file or directory"):
         list(read_parts(parts[1:], text_key="text", tally=Tally()))
+
+
+READ_AND_CUT = """
+import os, sys
+from pathlib import Path
+from meshwright.data.corpus import Part, Tally, read_parts
+path = Path(sys.argv[1])
+for source in read_parts([Part(path)], text_key="text", tally=Tally()):
+    os.truncate(path, 100_000)
+"""
+
+
+def test_a_table_that_is_cut_while_it_is_read_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "rows.arrow"
+    table = pyarrow.table({"text": ["a" * 2000] * 400})
+    with ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=200)
+    size = path.stat().st_size
+    # In a process of its own: one that looks at what is gone of a map is ended by the system.
+    command = [sys.executable, "-c", READ_AND_CUT, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    expected = f"{path}: has become shorter: {size} bytes when the work began, now 100000"
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (1, [f"meshwright.data.errors.DataError: {expected}"])
 
 
 def test_what_several_shards_left_out_is_told_once() -> None:

@@ -9,6 +9,8 @@ from meshwright.data.errors import DataError
 from meshwright.data.inputs.columns import check_column, damage_told, documents, pyarrow
 from meshwright.data.inputs.part import Part, Source, Tally
 
+# Read between two looks at the size of the file.
+CHECKED_CHARACTERS = 1 << 18
 FILE_MAGIC = b"ARROW1"
 FILE_HEADER_BYTES = 8
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -21,8 +23,11 @@ def cut(path: Path, target_bytes: int) -> Iterator[tuple[Part, int]]:
         DataError: the file is damaged or cut off.
     """
     with _mapped(path) as file:
-        messages = pyarrow(path).ipc.MessageReader.open_stream(file)
-        sizes = [message.body.size for message in messages if message.type == "record batch"]
+        sizes = []
+        for message in pyarrow(path).ipc.MessageReader.open_stream(file):
+            _check_length(path, file)
+            if message.type == "record batch":
+                sizes.append(message.body.size)
     start, size = 0, 0
     for end, count in enumerate(sizes, start=1):
         size += count
@@ -37,25 +42,39 @@ def read(part: Part, text_key: str, tally: Tally) -> Iterator[Source]:
     """Documents of the record batches of a part.
 
     Raises:
-        DataError: the file is damaged or cut off, or has no column of text named ``text_key``.
+        DataError: the file is damaged, cut off or has become shorter, or has no column of text named ``text_key``.
     """
+    with _mapped(part.path) as file:
+        held: list[Source] = []
+        size = 0
+        for source in _rows(part, file, text_key, tally):
+            held.append(source)
+            size += len(source.text)
+            if size >= CHECKED_CHARACTERS:
+                # What handles them may take its time.
+                yield from held
+                held, size = [], 0
+                _check_length(part.path, file)
+        yield from held
+
+
+def _rows(part: Part, file: Any, text_key: str, tally: Tally) -> Iterator[Source]:
     path = part.path
     ipc = pyarrow(path).ipc
-    with _mapped(path) as file:
-        begin = file.tell()
-        with ipc.open_stream(file) as reader:
-            check_column(path, reader.schema, text_key)
-            only_text = ipc.IpcReadOptions(included_fields=[reader.schema.names.index(text_key)], use_threads=False)
-        file.seek(begin)
-        with ipc.open_stream(file, options=only_text) as reader:
-            row, at = 0, file.tell()
-            for number, batch in enumerate(reader):
-                if part.end is not None and number >= part.end:
-                    return
-                if number >= part.start:
-                    yield from documents(path, batch.column(0), row, tally)
-                    tally.bytes_read += file.tell() - at
-                row, at = row + batch.num_rows, file.tell()
+    begin = file.tell()
+    with ipc.open_stream(file) as reader:
+        check_column(path, reader.schema, text_key)
+        only_text = ipc.IpcReadOptions(included_fields=[reader.schema.names.index(text_key)], use_threads=False)
+    file.seek(begin)
+    with ipc.open_stream(file, options=only_text) as reader:
+        row, at = 0, file.tell()
+        for number, batch in enumerate(reader):
+            if part.end is not None and number >= part.end:
+                return
+            if number >= part.start:
+                yield from documents(path, batch.column(0), row, tally)
+                tally.bytes_read += file.tell() - at
+            row, at = row + batch.num_rows, file.tell()
 
 
 @contextlib.contextmanager
@@ -66,6 +85,13 @@ def _mapped(path: Path) -> Iterator[Any]:
         with pyarrow(path).memory_map(str(path)) as file:
             file.seek(FILE_HEADER_BYTES if is_file else 0)
             yield file
+
+
+def _check_length(path: Path, file: Any) -> None:
+    """Refuse a file that no longer has all its bytes: the system ends a process that looks at what is gone of a map."""
+    now = path.stat().st_size
+    if now < file.size():
+        raise DataError(f"{path}: has become shorter: {file.size()} bytes when the work began, now {now}")
 
 
 def _is_file(path: Path) -> bool:
