@@ -206,7 +206,9 @@ def _twice(path: Path) -> list[Path]:
     path.write_text("a")
     link = path.with_name("link.txt")
     link.symlink_to(path)
-    return [path, path.parent / "." / path.name, link, path.parent]
+    hard = path.with_name("hard.txt")
+    hard.hardlink_to(path)
+    return [path, path.parent / "." / path.name, link, hard, path.parent]
 
 
 def _link_to(target: str) -> Callable[[Path], None]:

@@ -1,7 +1,9 @@
 """Reading inputs: which files of a directory, lines that end up the same on both ways, and what is not installed."""
 
+import glob
 import gzip
 import json
+import os
 import random
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from meshwright.data.corpus import Part, Tally, find_files, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import jsonl
 from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES
+from meshwright.data.inputs.walk import matches
 from meshwright.data.preparation.documents import rewritten
 from meshwright.data.preparation.shards import Shard
 
@@ -97,6 +100,50 @@ def test_directories_yield_what_is_text(tmp_path: Path) -> None:
     found = [path.name for path in find_files([tmp_path])]
     assert found == ["a.txt", "b.jsonl.gz", "c.txt.zst", "e.json.gz", "f.parquet"]
     assert [path.name for path in find_files([tmp_path], ["py", ".arrow"])] == ["g.arrow", "h.py", "i.py.gz"]
+
+
+def test_patterns_go_through_each_directory_once(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    for name in ("a.jsonl", "below/b.jsonl", "below/c.txt", ".hidden/d.jsonl", "below/.e.jsonl"):
+        (loop / name).parent.mkdir(parents=True, exist_ok=True)
+        (loop / name).touch()
+    for name in ("one", "two", "below/up"):
+        (loop / name).symlink_to(loop)
+    inside = [loop / "a.jsonl", loop / "below" / "b.jsonl"]
+    assert find_files([loop], [".jsonl"]) == inside
+    for pattern in ("**/*.jsonl", "**/**/*.jsonl", "**/below/**/*.jsonl", "t*/**/*.jsonl"):
+        found = find_files([loop / pattern])
+        assert sorted(path.resolve() for path in found) == inside
+    assert find_files([loop / "**"]) == [*inside, loop / "below" / "c.txt"]
+
+
+def test_patterns_match_what_those_of_a_shell_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.txt", "b/a.txt", "b/c/a.txt", "b/c/d/a.md", "b/b/a.txt", ".b/a.txt", "[b]/a.txt", "b.txt/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    patterns = (
+        "**/*.txt",
+        "b/**/a.*",
+        "**/c/**/a.*",
+        "**/c/a.txt",
+        "*",
+        "b/*/a.txt",
+        ".b/**/a.txt",
+        "b/**/",
+        "b**/*.txt",
+    )
+    for pattern in (*patterns, *(f"{tmp_path}/{pattern}" for pattern in patterns)):
+        found = [os.path.normpath(match) for match in matches(pattern)]
+        assert found == sorted(os.path.normpath(match) for match in glob.glob(pattern, recursive=True))
+
+
+def test_a_file_counts_by_its_first_name(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text("a")
+    second.hardlink_to(first)
+    assert find_files([tmp_path]) == [first]
+    assert find_files([second, tmp_path]) == [second]
 
 
 def test_rows_are_rows_whatever_their_suffix(tmp_path: Path) -> None:

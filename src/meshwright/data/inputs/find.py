@@ -11,6 +11,7 @@ from pathlib import Path
 from meshwright.data.errors import DataError
 from meshwright.data.inputs.saved import saved_files
 from meshwright.data.inputs.streams import COMPRESSED, compression_of
+from meshwright.data.inputs.walk import matches, walk
 
 DEFAULT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 # Uncompressed, .json is mostly not one object a line.
@@ -45,9 +46,9 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> F
 
     Directories yield files whose name ends in one of ``suffixes``, also with .gz or .zst after it (default: .txt,
     .jsonl, .parquet, .json.gz, .json.zst, also in capital letters), without those whose name or directory starts with
-    a dot; links are followed, each directory is searched once. A directory that Hugging Face datasets saved yields its
-    data files. A file named itself is taken whatever its suffix. Each file comes once, where it was first named,
-    whatever its names.
+    a dot; links are followed, each directory is searched once, also by a pattern. A directory that Hugging Face
+    datasets saved yields its data files. A file named itself, or by a pattern, is taken whatever its suffix. Each file
+    comes once, by the first of its names, hard links among them.
 
     Raises:
         DataError: an input is missing, matches nothing, is not a regular file, or is of a format that is not read;
@@ -55,14 +56,15 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> F
     """
     wanted = tuple(suffix if suffix.startswith(".") else f".{suffix}" for suffix in suffixes)
     paths = [path for item in inputs for path in _matches(str(item))]
-    if wanted and not any(path.is_dir() for path in paths):
+    named = [path for path in paths if not path.is_dir()]
+    if wanted and len(named) == len(paths):
         raise DataError(f"suffixes {', '.join(wanted)} (--suffix) have no use without a directory among the inputs")
-    found: dict[str, Path] = {}
+    found: dict[tuple[int, ...], Path] = {}
     notes: list[str] = []
     for path in paths:
         inside = _in_directory(path, wanted) if path.is_dir() else Found([path], [])
         for file in inside.files:
-            found.setdefault(os.path.realpath(file), _checked(file))
+            found.setdefault(_identity(file), file)
         notes += inside.notes
     return Found(list(found.values()), notes)
 
@@ -72,10 +74,10 @@ def _matches(item: str) -> list[Path]:
         return [Path(item)]
     if not glob.has_magic(item):
         raise DataError(f"{item}: no such file or directory")
-    matches = sorted(glob.glob(item, recursive=True))
-    if not matches:
+    found = matches(item)
+    if not found:
         raise DataError(f"{item}: the pattern matches nothing")
-    return [Path(match) for match in matches]
+    return [Path(match) for match in found]
 
 
 def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> Found:
@@ -122,31 +124,25 @@ def _counted(suffixes: Mapping[str, int]) -> str:
 
 def _searched(top: Path) -> Iterator[tuple[list[Path], bool]]:
     """Files of a directory and of those below it, and whether they are those of a saved dataset."""
-    seen: set[tuple[int, int]] = set()
-    for name, below, files in os.walk(top, onerror=_raise, followlinks=True):
+    for name, below, files in walk([top]):
         directory = Path(name)
-        status = directory.stat()
-        identity = (status.st_dev, status.st_ino)
-        saved = None if identity in seen else saved_files(directory)
-        if identity in seen or saved is not None:
+        saved = saved_files(directory)
+        if saved is not None:
             below.clear()
-            yield saved or [], True
-            continue
-        seen.add(identity)
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        yield [directory / file for file in files if not file.startswith(".")], False
+        yield ([directory / file for file in files], False) if saved is None else (saved, True)
 
 
-def _raise(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be searched: {error.strerror}")
+def _identity(path: Path) -> tuple[int, ...]:
+    """What a file has in common with its other names.
 
-
-def _checked(path: Path) -> Path:
+    Raises:
+        DataError: it is none that can be read.
+    """
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{path}: not a regular file; inputs are read more than once, so write it to one")
     if path.suffix.lower() == TOKENS:
         raise DataError(f"{path}: holds token ids already: `meshwright data import` reads it")
@@ -154,4 +150,5 @@ def _checked(path: Path) -> Path:
     if kind in UNSUPPORTED or (kind in TABLES and compression_of(path)):
         ending = f"{kind}{compression_of(path)}"
         raise DataError(f"{path}: {ending} files are not read; give text, .jsonl (also .gz, .zst), .parquet or .arrow")
-    return path
+    # File systems without numbers of their own may use one again.
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
