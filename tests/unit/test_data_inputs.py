@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 from pyarrow import ipc, parquet
 
-from meshwright.data.corpus import Part, Tally, find_files, read_parts
+from meshwright.data.corpus import Part, Tally, find_files, find_inputs, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import jsonl
 from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES
@@ -144,6 +144,19 @@ def test_a_file_counts_by_its_first_name(tmp_path: Path) -> None:
     second.hardlink_to(first)
     assert find_files([tmp_path]) == [first]
     assert find_files([second, tmp_path]) == [second]
+
+
+def test_files_that_may_be_no_text_are_told_of(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.png", "c.lz4", "d.png", "e.JSONL.gz", "f.arrow"):
+        (tmp_path / name).write_text(name)
+    assert find_inputs([tmp_path / "*"]).notes == [
+        f"read as plain text: .png (2), .lz4 (1); the first is {tmp_path}/b.png"
+    ]
+    assert find_inputs([tmp_path], [".png"]).notes == []
+    for raw, kind in ((b"\x89PNG\r\n\x1a\nabcd", "PNG"), (b"\x04\x22\x4d\x18abcd", "lz4")):
+        (tmp_path / "b.png").write_bytes(raw)
+        with pytest.raises(DataError, match=f"holds {kind} data, not text"):
+            read(tmp_path / "b.png", Tally())
 
 
 def test_rows_are_rows_whatever_their_suffix(tmp_path: Path) -> None:

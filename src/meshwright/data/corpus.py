@@ -6,13 +6,13 @@ from types import ModuleType
 
 from meshwright.data.errors import DataError
 from meshwright.data.inputs import arrow, jsonl, parquet, plain
-from meshwright.data.inputs.find import find_files, find_inputs, format_of
+from meshwright.data.inputs.find import LINES, find_files, find_inputs, format_of
 from meshwright.data.inputs.part import Part, Source, Tally
 
 __all__ = ["Part", "Source", "Tally", "find_files", "find_inputs", "parts_of", "read_parts"]
 
 FORMATS: dict[str, ModuleType] = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines", ".json"), jsonl),
+    **dict.fromkeys(LINES, jsonl),
     ".parquet": parquet,
     ".arrow": arrow,
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.errors import DataError
+from meshwright.data.inputs.part import shown
 from meshwright.data.inputs.saved import saved_files
 from meshwright.data.inputs.streams import COMPRESSED, compression_of
 from meshwright.data.inputs.walk import matches, walk
@@ -16,6 +17,7 @@ from meshwright.data.inputs.walk import matches, walk
 DEFAULT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 # Uncompressed, .json is mostly not one object a line.
 DEFAULT_PACKED = (".json.gz", ".json.zst")
+LINES = (".jsonl", ".ndjson", ".jsonlines", ".json")
 TABLES = (".parquet", ".arrow")
 UNSUPPORTED = (".xz", ".bz2", ".zip", ".tar", ".tgz", ".bin", ".idx")
 CORPUS = (".bin", ".idx")
@@ -30,7 +32,7 @@ def format_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """Files, and sentences for people on those that were passed over in directories."""
+    """Files, and sentences for people on those that may not have been meant."""
 
     files: list[Path]
     notes: list[str]
@@ -66,7 +68,8 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Sequence[str] = ()) -> F
         for file in inside.files:
             found.setdefault(_identity(file), file)
         notes += inside.notes
-    return Found(list(found.values()), notes)
+    notes += _read_as_text(named)
+    return Found(list(found.values()), [shown(note) for note in notes])
 
 
 def _matches(item: str) -> list[Path]:
@@ -78,6 +81,13 @@ def _matches(item: str) -> list[Path]:
     if not found:
         raise DataError(f"{item}: the pattern matches nothing")
     return [Path(match) for match in found]
+
+
+def _read_as_text(named: Sequence[Path]) -> Iterator[str]:
+    """A shell, too, expands patterns to names of all kinds."""
+    others = [path for path in named if format_of(path) not in (".txt", *LINES, *TABLES)]
+    if others:
+        yield f"read as plain text: {_counted(Counter(map(_ending, others)))}; the first is {others[0]}"
 
 
 def _in_directory(directory: Path, suffixes: tuple[str, ...]) -> Found:

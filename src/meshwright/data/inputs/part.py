@@ -43,8 +43,8 @@ class Source(NamedTuple):
         return {"file": shown(self.path), self.unit: self.at}
 
 
-def shown(path: Path) -> str:
-    """A path as it can be printed: names may have bytes that are not UTF-8."""
+def shown(path: str | Path) -> str:
+    """A path, or words about it, as it can be printed: names may have bytes that are not UTF-8."""
     return os.fsencode(path).decode("utf-8", errors="replace")
 
 

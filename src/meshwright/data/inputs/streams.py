@@ -22,9 +22,13 @@ NOT_TEXT = {
     b"\xfd7zXZ\0": "xz",
     b"BZh91AY&SY": "bzip2",
     b"PK\3\4": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"\x04\x22\x4d\x18": "lz4",
     b"PAR1\x15": "parquet",
     b"ARROW1\0\0": "Arrow",
     b"%PDF-": "PDF",
+    b"\x89PNG\r\n": "PNG",
+    b"\xff\xd8\xff": "JPEG",
 }
 
 
