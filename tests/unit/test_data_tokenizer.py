@@ -147,6 +147,13 @@ def test_merges_that_tiktoken_would_do_otherwise_are_seen() -> None:
     assert read_byte_level(small_bpe(stuck)) is None
 
 
+def test_tokens_added_by_hand_that_no_bytes_spell_are_left_to_tokenizers() -> None:
+    content = small_bpe([("b", "c")])
+    content["model"]["vocab"] |= {"\u4e2d": 257, "\u6587": 258, "\u4e2d\u6587": 259}
+    content["model"]["merges"].append(["\u4e2d", "\u6587"])
+    assert read_byte_level(content) is None
+
+
 def test_random_vocabularies_give_the_same_or_are_refused() -> None:
     rng = random.Random(5)
     texts = ["".join(rng.choices("abc", k=rng.randint(1, 30))) for _ in range(100)]

@@ -101,19 +101,19 @@ def _plain_bpe(model: dict[str, Any]) -> bool:
 
 
 def _order(model: dict[str, Any]) -> list[str] | None:
-    """Tokens in the order of their merges, after the 256 bytes; None where the file does not give one order."""
+    """Tokens in the order of their merges, after the 256 bytes; None where there is no such order."""
     vocab: dict[str, int] = model["vocab"]
+    letters = set(byte_of_letter())
     order = dict.fromkeys(byte_of_letter())
     last = ""
     for merge in model["merges"]:
         token = "".join(merge if isinstance(merge, list) else merge.split(" "))
-        if token in order and token != last:
+        if (token in order and token != last) or not letters.issuperset(token):
             return None
         order[token] = None
         last = token
     if model.get("ignore_merges"):
         # Tokens that no merge makes are taken where a whole word spells them.
-        letters = set(byte_of_letter())
         order.update(dict.fromkeys(token for token in vocab if letters.issuperset(token)))
     return list(order) if vocab.keys() >= order.keys() else None
 
