@@ -117,6 +117,9 @@ def test_files_that_cannot_be_used_are_refused(models: dict[str, bytes], corpus:
     path.write_bytes(b"\x0a\xff nothing")
     with pytest.raises(DataError, match=r"neither a tokenizer.json, nor a sentencepiece model, nor a tiktoken rank"):
         load_tokenizer(path)
+    path.write_bytes(models["llama2"].replace("\u2581the".encode(), "\u2581t".encode() + b"\xff\xfe"))
+    with pytest.raises(DataError, match=r"tokenizer\.model: a damaged sentencepiece model: the text of a piece"):
+        load_tokenizer(path)
     path.write_bytes(train(corpus[0].splitlines(), eos_id=-1, vocab_size=300, user_defined_symbols=["<end>"]))
     with pytest.raises(DataError, match=r"which token ends a document\? name it with --eos-token; .*: <s>"):
         load_tokenizer(path)

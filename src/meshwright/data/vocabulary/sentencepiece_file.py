@@ -39,12 +39,15 @@ class SentencePieceVocabulary:
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(body)
+            self.size: int = self._processor.get_piece_size()
+            self._processor.id_to_piece(list(range(self.size)))
         except RuntimeError:
             raise DataError(
                 f"{source}: neither a tokenizer.json, nor a sentencepiece model, nor a tiktoken rank file"
             ) from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{source}: a damaged sentencepiece model: the text of a piece: {error}") from None
         self._body = body
-        self.size: int = self._processor.get_piece_size()
         self._known: dict[str, list[int]] = {}
 
     def id_of(self, token: str) -> int | None:
