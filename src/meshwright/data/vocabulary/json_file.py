@@ -12,6 +12,7 @@ from meshwright.data.vocabulary.byte_level import ByteLevelEncoder, Ids, read_by
 from meshwright.data.vocabulary.nasty import NASTY_TEXTS
 from meshwright.data.vocabulary.patterns import pieces
 
+LARGEST_ID = 2**31 - 1
 KNOWN_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
 
 
@@ -33,6 +34,8 @@ class JsonVocabulary:
         self._body = body
         self._ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         self.size = max(self._ids.values(), default=-1) + 1
+        if self.size > LARGEST_ID + 1:
+            raise DataError(f"{source}: has the id {self.size - 1}; ids are 32-bit, to {LARGEST_ID}")
 
     def id_of(self, token: str) -> int | None:
         """Id of a token, or None where there is none of that name."""
