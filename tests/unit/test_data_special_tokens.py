@@ -5,14 +5,58 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from meshwright.data.errors import DataError
-from meshwright.data.vocabulary.tokenizer import load_tokenizer
+from meshwright.data.vocabulary.nasty import NASTY_TEXTS
+from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer
+
+LINES = ["the river is low in the summer", "the herons come to the river", "<pad> is a word</s> of the net"] * 9
+SPECIALS = ["<pad>", "</s>", "<unk>"]
 
 
 def special(number: int, content: str, *, role: bool = True) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": content, **flags, "special": role}
+
+
+def unigram() -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=80, special_tokens=SPECIALS, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(LINES, trainer)
+    return tokenizer
+
+
+def words(model: Any, trainer: Any) -> Tokenizer:
+    tokenizer = Tokenizer(model(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(LINES, trainer(vocab_size=80, special_tokens=SPECIALS, show_progress=False))
+    return tokenizer
+
+
+KINDS = {
+    "unigram": unigram,
+    "words": lambda: words(models.WordLevel, trainers.WordLevelTrainer),
+    "pieces of words": lambda: words(models.WordPiece, trainers.WordPieceTrainer),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_that_are_pieces_of_the_model_are_no_text(kind: str) -> None:
+    theirs = KINDS[kind]()
+    theirs.add_special_tokens(["<extra>"])
+    theirs.encode_special_tokens = True
+    tokenizer = TextTokenizer(theirs.to_str().encode())
+    pad, end, unknown = (theirs.token_to_id(token) for token in SPECIALS)
+    assert (tokenizer.eos_token, tokenizer.eos_id, tokenizer.vocab_size) == ("</s>", end, theirs.get_vocab_size())
+    spelled = ["</s>", "a <pad> b", "x</s>y", " </s> ", "<extra>"]
+    assert any({pad, end}.intersection(theirs.encode(text).ids) for text in spelled)
+    assert not any({pad, end}.intersection(ids) for ids in tokenizer.encode(spelled))
+    texts = [*LINES[:2], *(text for text in NASTY_TEXTS if not any(token in text for token in SPECIALS))]
+    assert tokenizer.encode(texts) == [theirs.encode(text, add_special_tokens=False).ids for text in texts]
+    assert any(unknown in ids for ids in tokenizer.encode(texts))
+    assert tokenizer.decode([pad, *tokenizer.encode(["the"])[0], end]).replace(" ", "") == "<pad>the</s>"
 
 
 def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:
