@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from meshwright.data.errors import DataError
 from meshwright.data.vocabulary.nasty import NASTY_TEXTS
-from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer
+from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer, train_tokenizer
+from sentencepiece_models import llama_2_model
 
 LINES = ["the river is low in the summer", "the herons come to the river", "<pad> is a word</s> of the net"] * 9
 SPECIALS = ["<pad>", "</s>", "<unk>"]
@@ -18,6 +19,41 @@ SPECIALS = ["<pad>", "</s>", "<unk>"]
 def special(number: int, content: str, *, role: bool = True) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": content, **flags, "special": role}
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    """A byte-level BPE with the words of the lines, and another special token."""
+    content: dict[str, Any] = json.loads(train_tokenizer(LINES, 300).body)
+    content["added_tokens"].append(special(len(content["model"]["vocab"]), "<|im_end|>"))
+    return content
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("\u0120the", "' the' in a text becomes the token '\u0120the', which would end the document there"),
+        ("\u0120", "' ' in a text becomes the token '\u0120'"),
+        ("\u00c3", "a part of a character becomes the token '\u00c3'"),
+        ("EOT", r"'\\nEOT\\n' in a text becomes the token 'EOT'"),
+    ],
+)
+def test_an_end_that_some_text_becomes_is_refused(content: dict[str, Any], end: str, message: str) -> None:
+    vocab = content["model"]["vocab"]
+    model = content["model"] | {"ignore_merges": True, "vocab": vocab | {"EOT": len(vocab)}}
+    changes = {"model": model, "added_tokens": [special(len(vocab), "EOT")]}
+    changes["pre_tokenizer"] = content["pre_tokenizer"] | {"add_prefix_space": end == "EOT"}
+    with pytest.raises(DataError, match=message):
+        TextTokenizer(json.dumps(content | changes).encode(), end)
+
+
+def test_a_byte_of_sentencepiece_ends_no_text() -> None:
+    model = llama_2_model(LINES, 300)
+    with pytest.raises(DataError, match=r"in a text becomes the token '<0x0A>'"):
+        TextTokenizer(model, "<0x0A>")
+    with pytest.raises(DataError, match=r"a part of a character becomes the token '<0xE4>'"):
+        TextTokenizer(model, "<0xE4>")
+    assert TextTokenizer(model).eos_token == "</s>"
 
 
 def unigram() -> Tokenizer:

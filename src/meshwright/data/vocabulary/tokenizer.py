@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.data.errors import DataError
 from meshwright.data.record import TOKENIZER_SUFFIXES, load_record
+from meshwright.data.text import REPLACEMENT
 from meshwright.data.vocabulary import rank_file
 from meshwright.data.vocabulary.byte_level import Ids
 from meshwright.data.vocabulary.json_file import JsonVocabulary, import_tokenizers
@@ -19,7 +20,9 @@ SMALLEST_VOCAB = 256 + 1
 LARGEST_TRAINED_VOCAB = 1 << 24
 FILES = ("tokenizer.json", "tokenizer.model")
 # A cuneiform sign and one of private use.
-UNKNOWN_TEXT = "\U00012345 \U0010fffd"
+UNKNOWN_TEXT = "\U00012345\U0010fffd"
+# A token may be found at the start of a text only, or of a line, or not beside letters.
+AROUND = ("{}", "x{}y", " {} ", "\n{}\n")
 
 
 class TextTokenizer:
@@ -55,11 +58,7 @@ class TextTokenizer:
         if eos_id is None:
             raise DataError(f"{source}: has no token {self.eos_token!r} (--eos-token)")
         self.eos_id = eos_id
-        spelled, unknown = (eos_id in ids for ids in self.encode([self.eos_token, UNKNOWN_TEXT]))
-        if spelled or unknown:
-            what = f"{self.eos_token!r} in a text becomes the token itself"
-            if not spelled:
-                what = f"what is unknown in a text becomes the token {self.eos_token!r}"
+        if what := self._text_that_ends():
             raise DataError(f"{source}: {what}, which would end the document there; name another one with --eos-token")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,6 +84,20 @@ class TextTokenizer:
     def fingerprint(self) -> str:
         """sha256 hex of ``body``."""
         return hashlib.sha256(self.body).hexdigest()
+
+    def _text_that_ends(self) -> str | None:
+        """What in a text becomes the end of a document, for people; None where nothing was found that does."""
+        end, shown = self.eos_token, self.decode([self.eos_id])
+        if REPLACEMENT in shown and end not in self._vocabulary.special_tokens():
+            return f"a part of a character becomes the token {end!r}"
+        texts = [around.format(spelling) for spelling in (shown, end) for around in AROUND]
+        unknown, *given = (self.eos_id in ids for ids in self.encode([UNKNOWN_TEXT, *texts]))
+        if unknown:
+            return f"what is unknown in a text becomes the token {end!r}"
+        found = next((text for text, ends in zip(texts, given, strict=True) if ends), None)
+        if found is None:
+            return None
+        return f"{found!r} in a text becomes the token {'itself' if found == end else repr(end)}"
 
     def _default_end(self, source: str) -> str:
         if end := self._vocabulary.default_end():
