@@ -100,3 +100,23 @@ def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [special(0, "</s>")], "model": model}))
     with pytest.raises(DataError, match=r"tokenizer\.json: has the id 3000000000; ids are 32-bit, to 2147483647"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"eos_token": ["</s>"]}', r'eos_token is of type list; legal: the text of a token, or \{"content": text\}'),
+        ('{"eos_token": {"content": 3}}', "eos_token is of type dict; legal"),
+        ('{"eos_token": 3}', "eos_token is of type int; legal"),
+        ("[]", "its content is of type list, not a JSON object"),
+        ('{"a": ' * 100_000, "not valid JSON"),
+        ("{", "not valid JSON"),
+    ],
+)
+def test_a_damaged_tokenizer_config_is_refused(
+    content: dict[str, Any], tmp_path: Path, config: str, message: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    with pytest.raises(DataError, match=rf"tokenizer_config\.json: {message}"):
+        load_tokenizer(tmp_path)

@@ -1,15 +1,14 @@
 """Vocabularies of any kind: load one with the token that ends a document, or train a byte-level BPE."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from meshwright.data.errors import DataError
-from meshwright.data.record import TOKENIZER_SUFFIXES, load_record
 from meshwright.data.text import REPLACEMENT
 from meshwright.data.vocabulary import rank_file
+from meshwright.data.vocabulary.beside import end_beside
 from meshwright.data.vocabulary.byte_level import Ids
 from meshwright.data.vocabulary.json_file import JsonVocabulary, import_tokenizers
 from meshwright.data.vocabulary.sentencepiece_file import SentencePieceVocabulary
@@ -119,11 +118,11 @@ def load_tokenizer(
             there are (a name in ``patterns.ENCODINGS``). The rank file is converted into a tokenizer.json.
 
     Raises:
-        DataError: missing, of no known kind, or without an end-of-text token.
+        DataError: missing, of no known kind, without an end-of-text token, or a file beside it is damaged.
     """
     file = tokenizer_file(Path(path))
     body = file.read_bytes()
-    eos_token = eos_token or _recorded_eos(file) or _configured_eos(file.with_name("tokenizer_config.json"))
+    eos_token = eos_token or end_beside(file)
     if rank_file.is_rank_file(body):
         body = rank_file.convert(body, tiktoken_encoding, str(file))
     elif tiktoken_encoding is not None:
@@ -186,19 +185,3 @@ def tokenizer_file(path: Path) -> Path:
     if found is None:
         raise DataError(f"{path}: has no {', '.join(FILES)} or *.tiktoken")
     return found
-
-
-def _recorded_eos(file: Path) -> str | None:
-    prefix = next((str(file).removesuffix(end) for end in TOKENIZER_SUFFIXES if str(file).endswith(end)), None)
-    record = load_record(Path(prefix)) if prefix is not None else None
-    return record.eos_token if record else None
-
-
-def _configured_eos(config: Path) -> str | None:
-    if not config.is_file():
-        return None
-    try:
-        eos = json.loads(config.read_text(encoding="utf-8")).get("eos_token")
-    except (ValueError, AttributeError) as error:
-        raise DataError(f"{config}: not a tokenizer_config.json: {error}") from None
-    return eos.get("content") if isinstance(eos, dict) else eos
