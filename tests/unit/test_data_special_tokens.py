@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from meshwright.data.errors import DataError
 from meshwright.data.vocabulary.nasty import NASTY_TEXTS
-from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer, train_tokenizer
+from meshwright.data.vocabulary.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
 from sentencepiece_models import llama_2_model
 
 LINES = ["the river is low in the summer", "the herons come to the river", "<pad> is a word</s> of the net"] * 9
@@ -111,6 +111,8 @@ def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:
         ("[]", "its content is of type list, not a JSON object"),
         ('{"a": ' * 100_000, "not valid JSON"),
         ("{", "not valid JSON"),
+        ('{"added_tokens_decoder": []}', "added_tokens_decoder is of type list, not a JSON object"),
+        ('{"added_tokens_decoder": {"7": "<x>"}}', r"added_tokens_decoder\.7 is of type str, not a JSON object"),
     ],
 )
 def test_a_damaged_tokenizer_config_is_refused(
@@ -120,3 +122,28 @@ def test_a_damaged_tokenizer_config_is_refused(
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(DataError, match=rf"tokenizer_config\.json: {message}"):
         load_tokenizer(tmp_path)
+
+
+def test_tokens_that_only_transformers_would_find_are_refused(content: dict[str, Any], tmp_path: Path) -> None:
+    def told(**files: Any) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for name, what in {"tokenizer": content, **files}.items():
+            (folder / f"{name}.json").write_text(json.dumps(what))
+        try:
+            return load_tokenizer(folder).eos_token
+        except DataError as error:
+            return str(error)
+
+    size = len(content["model"]["vocab"]) + 1
+    listed = {str(size - 1): special(size - 1, "<|im_end|>", role=False), str(size): special(size, "<mask>")}
+    assert told(tokenizer_config={"added_tokens_decoder": listed}) == EOS_TOKEN
+    listed[str(size + 1)] = special(size + 1, "<tool>", role=False)
+    refusal = "lists the token '<tool>', which tokenizer.json does not find in a text, but transformers does"
+    assert refusal in told(tokenizer_config={"added_tokens_decoder": listed})
+    added = {"<|im_end|>": size - 1, "<mask>": size, "<image>": size + 1}
+    roles = {"mask_token": {"content": "<mask>"}, "additional_special_tokens": ["<image>"]}
+    assert told(added_tokens=added, special_tokens_map=roles) == EOS_TOKEN
+    assert told(added_tokens=added, tokenizer_config=roles) == EOS_TOKEN
+    assert "added_tokens.json: lists the token '<mask>'" in told(added_tokens=added)
+    assert refusal in told(added_tokens=added | {"<tool>": size + 2}, special_tokens_map=roles)

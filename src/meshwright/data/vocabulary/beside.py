@@ -1,6 +1,7 @@
-"""What the files beside a vocabulary say of it: the token that ends a text."""
+"""What the files beside a vocabulary say of it: the token that ends a text, and tokens that transformers adds."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,37 @@ def end_beside(vocabulary: Path) -> str | None:
     return recorded_end(vocabulary) or _named_end(vocabulary.with_name(CONFIG))
 
 
+def tokens_beside(vocabulary: Path) -> Iterator[tuple[str, Path]]:
+    """Tokens that transformers finds in a text even where the vocabulary lacks them, and the files that list them.
+
+    Without special ones, which no text becomes. ``added_tokens.json`` says nothing where tokenizer_config.json has a
+    list of its own (transformers, ``PreTrainedTokenizerBase._from_pretrained``).
+
+    Raises:
+        DataError: such a file cannot be read.
+    """
+    config, legacy = vocabulary.with_name(CONFIG), vocabulary.with_name("added_tokens.json")
+    content = _read(config)
+    if "added_tokens_decoder" in content:
+        for number, token in _object(content["added_tokens_decoder"], config, "added_tokens_decoder").items():
+            if not _object(token, config, f"added_tokens_decoder.{number}").get("special"):
+                yield _spelling(token, config, f"added_tokens_decoder.{number}"), config
+        return
+    roles = _roles(content) | _roles(_read(vocabulary.with_name("special_tokens_map.json")))
+    yield from ((token, legacy) for token in _read(legacy) if token not in roles)
+
+
 def _named_end(config: Path) -> str | None:
     end = _read(config).get("eos_token")
     return None if end is None else _spelling(end, config, "eos_token")
+
+
+def _roles(content: dict[str, Any]) -> set[str]:
+    """Spellings of the special tokens that a file gives a role, one each or a list."""
+    roles = [value for key, value in content.items() if key.endswith(("_token", "_tokens"))]
+    tokens = [token for role in roles for token in (role if isinstance(role, list) else [role])]
+    values = [value for token in tokens for value in (token.values() if isinstance(token, dict) else [token])]
+    return {value for value in values if isinstance(value, str)}
 
 
 def _spelling(token: Any, file: Path, key: str) -> str:

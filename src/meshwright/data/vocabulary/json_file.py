@@ -36,6 +36,10 @@ class JsonVocabulary:
         """Id of a token, or None where there is none of that name."""
         return self._ids.get(token)
 
+    def has_symbol(self, token: str) -> bool:
+        """Whether the token is one of those that are looked for in a text, or special."""
+        return token in self._added
+
     def special_tokens(self) -> list[str]:
         """Tokens with a meaning of their own, one of which may end a document."""
         return self._added

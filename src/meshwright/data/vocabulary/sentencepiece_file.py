@@ -55,6 +55,10 @@ class SentencePieceVocabulary:
         number = int(self._processor.piece_to_id(token))
         return number if self._processor.id_to_piece(number) == token else None
 
+    def has_symbol(self, token: str) -> bool:
+        """Whether there is such a piece."""
+        return self.id_of(token) is not None
+
     def special_tokens(self) -> list[str]:
         """Tokens that no text gives, one of which may end a document."""
         return [self._processor.id_to_piece(number) for number in range(self.size) if self._is_special(number)]

@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.data.errors import DataError
 from meshwright.data.text import REPLACEMENT
 from meshwright.data.vocabulary import rank_file
-from meshwright.data.vocabulary.beside import end_beside
+from meshwright.data.vocabulary.beside import end_beside, tokens_beside
 from meshwright.data.vocabulary.byte_level import Ids
 from meshwright.data.vocabulary.json_file import JsonVocabulary, import_tokenizers
 from meshwright.data.vocabulary.sentencepiece_file import SentencePieceVocabulary
@@ -80,6 +80,10 @@ class TextTokenizer:
         head, whole = self.decode(before), self.decode([*before, *ids])
         return whole[len(head) :] if whole.startswith(head) else self.decode(ids)
 
+    def finds(self, token: str) -> bool:
+        """Whether the vocabulary has the token as one that is looked for in texts, or as a special one."""
+        return self._vocabulary.has_symbol(token)
+
     def fingerprint(self) -> str:
         """sha256 hex of ``body``."""
         return hashlib.sha256(self.body).hexdigest()
@@ -118,7 +122,8 @@ def load_tokenizer(
             there are (a name in ``patterns.ENCODINGS``). The rank file is converted into a tokenizer.json.
 
     Raises:
-        DataError: missing, of no known kind, without an end-of-text token, or a file beside it is damaged.
+        DataError: missing, of no known kind, without an end-of-text token, or files beside it are damaged or list
+            tokens that it lacks.
     """
     file = tokenizer_file(Path(path))
     body = file.read_bytes()
@@ -127,7 +132,20 @@ def load_tokenizer(
         body = rank_file.convert(body, tiktoken_encoding, str(file))
     elif tiktoken_encoding is not None:
         raise DataError(f"{file}: --tiktoken is for tiktoken rank files, which this is not")
-    return TextTokenizer(body, eos_token, source=str(file))
+    tokenizer = TextTokenizer(body, eos_token, source=str(file))
+    if file.name in FILES:
+        _check_tokens_beside(file, tokenizer)
+    return tokenizer
+
+
+def _check_tokens_beside(file: Path, tokenizer: TextTokenizer) -> None:
+    for token, source in tokens_beside(file):
+        if not tokenizer.finds(token):
+            raise DataError(
+                f"{source}: lists the token {token!r}, which {file.name} does not find in a text, but transformers "
+                "does: the ids would be others; save the folder anew with "
+                "`AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
+            )
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TextTokenizer:
