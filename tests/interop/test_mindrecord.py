@@ -28,6 +28,8 @@ from meshwright.data.loss_mask import IGNORED
 from meshwright.data.mindrecord.convert import import_mindrecord
 from meshwright.data.mindrecord.files import is_mindrecord, open_mindrecord
 from meshwright.data.own_labels import open_mask
+from meshwright.data.preparation.prepare import prepare
+from meshwright.data.vocabulary.tokenizer import load_tokenizer
 
 EXPECTED: dict[str, list[dict[str, Any]]] = {
     name.split()[0]: rows
@@ -93,11 +95,11 @@ def test_training_reads_imported_rows(records: Path, tmp_path: Path) -> None:
     assert labels.tolist() == [[*rows[0][1:], rows[1][0]], [*rows[10][1:], rows[11][0]]]
 
 
-def save_tokenizer(path: Path) -> None:
+def save_tokenizer(path: Path, *special: str) -> None:
     vocabulary = {"</s>": 0, **{chr(64 + number): number for number in range(1, 64)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="A"))
     tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()
-    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.add_special_tokens(list(special) or ["</s>"])
     tokenizer.save(str(path))
 
 
@@ -130,14 +132,34 @@ def test_a_sentencepiece_model_is_named_and_its_end_of_text_can_be_said(
     assert main([*request, "--tokenizer", str(tmp_path / "t.model")]) == 2
     assert "name it with --eos-token" in capsys.readouterr().err
     assert main([*request, "--tokenizer", str(tmp_path / "t.model"), "--eos-token", "[END]"]) == 0
-    assert capsys.readouterr().out.endswith("c.bin .idx .tokenizer.model\n")
-    assert main(["data", "inspect", str(tmp_path / "c")]) == 2
-    assert "name it with --eos-token" in capsys.readouterr().err
-    assert main(["data", "inspect", str(tmp_path / "c"), "--eos-token", "[END]"]) == 0
+    assert capsys.readouterr().out.endswith("c.bin .idx .tokenizer.model .tokenizer_config.json\n")
+    assert main(["data", "inspect", str(tmp_path / "c")]) == 0
     assert main(["data", "inspect", str(tmp_path / "r"), "--eos-token", "[END]"]) == 2
     assert "--eos-token is for token files" in capsys.readouterr().err
     assert main([*request[:-1], str(tmp_path / "d"), "--vocab-size", "9", "--tiktoken", "gpt2"]) == 2
     assert "about --tokenizer, which is not given" in capsys.readouterr().err
+
+
+def test_the_token_that_ends_a_text_travels_along(records: Path, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer.json", "</s>", "<end>", "<other>")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+
+    def imported(name: str, tokenizer: Path, **said: str) -> Path:
+        import_mindrecord(records / "lm_pretrain.mindrecord", tmp_path / name / "c", tokenizer=tokenizer, **said)
+        return tmp_path / name / "c.tokenizer.json"
+
+    assert load_tokenizer(imported("configured", tmp_path)).eos_token == "<end>"
+    said = imported("said", tmp_path, eos_token="<other>")
+    assert load_tokenizer(said).eos_token == "<other>"
+    again = imported("again", said)
+    assert load_tokenizer(again).eos_token == "<other>"
+    with pytest.raises(DataError, match="exists already"):
+        imported("again", said)
+    (tmp_path / "a.txt").write_text("A B C")
+    request = {"tokenizer": again, "eos_token": "<end>", "eval_fraction": 0, "overwrite": True}
+    assert prepare([tmp_path / "a.txt"], again.with_name("c"), **request).eos_token == "<end>"
+    assert load_tokenizer(again).eos_token == "<end>"
+    assert not again.with_name("c.tokenizer_config.json").exists()
 
 
 def test_a_full_disk_leaves_nothing_that_blocks_the_next_try(
@@ -155,7 +177,8 @@ def test_a_full_disk_leaves_nothing_that_blocks_the_next_try(
             import_mindrecord(*request, tokenizer=tmp_path / "t.json")
     assert list((tmp_path / "out").iterdir()) == []
     import_mindrecord(*request, tokenizer=tmp_path / "t.json")
-    assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".bin", ".idx", ".json", ".mask"]
+    names = ["c.bin", "c.idx", "c.mask", "c.tokenizer.json", "c.tokenizer_config.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
 
 
 def documents(prefix: Path) -> list[tuple[list[int], list[int]]]:

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Import and say what became of each column. Raises DataError."""
     from meshwright.data.mindrecord.convert import import_mindrecord
+    from meshwright.data.vocabulary.beside import CONFIG_SUFFIX
 
     report = import_mindrecord(
         args.source,
@@ -58,5 +59,6 @@ def run(args: argparse.Namespace) -> None:
         print(f"left out: {report.crossing_labels} labels that are the first token of another document than theirs")
     for name, outcome in report.columns.items():
         print(f"  column {name}: {outcome}")
-    files = [".bin", ".idx", *filter(None, (report.beside, report.tokenizer))]
+    tokenizer = (report.tokenizer, CONFIG_SUFFIX) if report.tokenizer else ()
+    files = [".bin", ".idx", *filter(None, (report.beside, *tokenizer))]
     print(f"wrote {report.output}{' '.join(files)}")

@@ -15,6 +15,7 @@ from meshwright.data.mindrecord.tokens import RowTokens
 from meshwright.data.own_labels import OwnLabels
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, record_path, tokenizer_path
+from meshwright.data.vocabulary.beside import CONFIG_SUFFIX, config_bytes
 from meshwright.data.vocabulary.tokenizer import TextTokenizer, load_tokenizer
 
 
@@ -60,7 +61,7 @@ def import_mindrecord(
     ahead: bool | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
-    """Write ``output``.bin/.idx, .mask or .labels where rows have labels, and .tokenizer.* where one is given.
+    """Write ``output``.bin/.idx, .mask or .labels where rows have labels, and .tokenizer.* files where one is given.
 
     The files get their names when all rows are written; on any error nothing is left behind. Memory is that of two
     rows and of 4 bytes per document.
@@ -124,15 +125,24 @@ def import_mindrecord(
 
 @contextmanager
 def _named_last(output: Path, tokenizer: TextTokenizer) -> Iterator[None]:
-    """Write the tokenizer of a corpus before the block, which writes the corpus; it gets its name after it."""
-    path = Path(f"{output}.tokenizer{tokenizer.suffix}")
-    partial = Path(f"{path}.partial")
+    """Write the tokenizer of a corpus, and which token ends its texts, before the block, which writes the corpus.
+
+    The files get their names after it.
+    """
+    files = {
+        Path(f"{output}.tokenizer{tokenizer.suffix}"): tokenizer.body,
+        Path(f"{output}{CONFIG_SUFFIX}"): config_bytes(tokenizer.eos_token),
+    }
+    partial = {path: Path(f"{path}.partial") for path in files}
     try:
-        partial.write_bytes(tokenizer.body)
+        for path, content in files.items():
+            partial[path].write_bytes(content)
         yield
-        os.replace(partial, path)
+        for path in files:
+            os.replace(partial[path], path)
     finally:
-        partial.unlink(missing_ok=True)
+        for path in partial.values():
+            path.unlink(missing_ok=True)
 
 
 def _with_later(rows: Iterator[Row]) -> Iterator[tuple[Row, Row | None]]:
@@ -150,6 +160,6 @@ def _check_output(output: Path) -> None:
     held_out = Path(f"{output}{EVAL_SUFFIX}")
     beside = [Path(f"{output}{kind.suffix}") for kind in (LossMask, OwnLabels)]
     files = (bin_path(output), idx_path(output), *beside, bin_path(held_out), idx_path(held_out))
-    for path in (*files, tokenizer_path(output), record_path(output)):
+    for path in (*files, tokenizer_path(output), Path(f"{output}{CONFIG_SUFFIX}"), record_path(output)):
         if path.exists():
             raise DataError(f"{path}: exists already; remove that corpus, or choose another --output")

@@ -22,13 +22,15 @@ from meshwright.data.preparation.tokenize_stage import SPLITS, TokenCounts
 from meshwright.data.preparation.write_stage import write_indexes
 from meshwright.data.progress import Progress
 from meshwright.data.record import EVAL_SUFFIX, TOKENIZER_SUFFIXES, CorpusRecord
+from meshwright.data.vocabulary.beside import CONFIG_SUFFIX
 from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
 # In the order in which they get their final names: a corpus is complete when its record is there.
-# Loss masks are never written here: listed, one that an import left is not kept beside other tokens.
+# Loss masks and CONFIG_SUFFIX are never written here: listed, what an import left is not kept beside other tokens.
 SPLIT_FILES = (".bin", ".mask", ".labels", ".idx")
 OUTPUTS = (
     *TOKENIZER_SUFFIXES,
+    CONFIG_SUFFIX,
     *SPLIT_FILES,
     *(f"{EVAL_SUFFIX}{name}" for name in SPLIT_FILES),
     KEYS_SUFFIX,

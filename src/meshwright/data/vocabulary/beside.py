@@ -9,19 +9,22 @@ from meshwright.data.errors import DataError
 from meshwright.data.record import TOKENIZER_SUFFIXES, load_record
 
 CONFIG = "tokenizer_config.json"
+# Of the same form, beside the tokenizer of an imported corpus, which has no record.
+CONFIG_SUFFIX = f".{CONFIG}"
 
 
 def recorded_end(vocabulary: Path) -> str | None:
-    """The token that ends the texts of the corpus beside which the file lies.
+    """The token that ends the texts of the corpus beside which the file lies, as prepared or as said at import.
 
     Raises:
-        DataError: its record cannot be read.
+        DataError: the file that says it cannot be read.
     """
     suffix = next((suffix for suffix in TOKENIZER_SUFFIXES if str(vocabulary).endswith(suffix)), None)
     if suffix is None:
         return None
-    record = load_record(Path(str(vocabulary).removesuffix(suffix)))
-    return record.eos_token if record else None
+    prefix = str(vocabulary).removesuffix(suffix)
+    record = load_record(Path(prefix))
+    return record.eos_token if record else _named_end(Path(f"{prefix}{CONFIG_SUFFIX}"))
 
 
 def end_beside(vocabulary: Path) -> str | None:
@@ -31,6 +34,11 @@ def end_beside(vocabulary: Path) -> str | None:
         DataError: the file that says it cannot be read.
     """
     return recorded_end(vocabulary) or _named_end(vocabulary.with_name(CONFIG))
+
+
+def config_bytes(eos_token: str) -> bytes:
+    """A tokenizer_config.json that names the token that ends a text."""
+    return (json.dumps({"eos_token": eos_token}) + "\n").encode()
 
 
 def tokens_beside(vocabulary: Path) -> Iterator[tuple[str, Path]]:

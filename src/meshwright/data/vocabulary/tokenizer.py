@@ -116,8 +116,8 @@ def load_tokenizer(
     """Load a tokenizer.json, a sentencepiece model or a tiktoken rank file, or the first such in a directory.
 
     Args:
-        eos_token: ends each document; default: that of the corpus where the file lies beside one, else the one that
-            tokenizer_config.json or the file names, else a usual one.
+        eos_token: ends each document; default: that of the corpus where the file lies beside one, prepared or
+            imported, else the one that tokenizer_config.json or the file names, else a usual one.
         tiktoken_encoding: for a rank file, and only there: how text is cut into words, and which special tokens
             there are (a name in ``patterns.ENCODINGS``). The rank file is converted into a tokenizer.json.
 
