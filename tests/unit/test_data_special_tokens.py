@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from meshwright.config.schema import DatasetConfig
 from meshwright.data.errors import DataError
+from meshwright.data.preparation.prepare import prepare
 from meshwright.data.vocabulary.nasty import NASTY_TEXTS
 from meshwright.data.vocabulary.tokenizer import EOS_TOKEN, TextTokenizer, load_tokenizer, train_tokenizer
+from meshwright.train.vocabularies import check_vocabularies
 from sentencepiece_models import llama_2_model
 
 LINES = ["the river is low in the summer", "the herons come to the river", "<pad> is a word</s> of the net"] * 9
@@ -147,3 +150,33 @@ def test_tokens_that_only_transformers_would_find_are_refused(content: dict[str,
     assert told(added_tokens=added, tokenizer_config=roles) == EOS_TOKEN
     assert "added_tokens.json: lists the token '<mask>'" in told(added_tokens=added)
     assert refusal in told(added_tokens=added | {"<tool>": size + 2}, special_tokens_map=roles)
+
+
+def test_training_takes_a_tokenizer_only_if_it_ends_texts_as_the_data_does(
+    content: dict[str, Any], tmp_path: Path
+) -> None:
+    source, prefix, end = tmp_path / "t.json", tmp_path / "c", "<|im_end|>"
+    (tmp_path / "a.txt").write_text("\n".join(LINES))
+
+    def told(tokenizer: Path) -> str:
+        try:
+            check_vocabularies(DatasetConfig.model_validate({"paths": (str(prefix),), "tokenizer": str(tokenizer)}))
+            return ""
+        except DataError as error:
+            return str(error)
+
+    source.write_text(json.dumps(content))
+    prepare([tmp_path / "a.txt"], prefix, tokenizer=source, eos_token=end, eval_fraction=0)
+    beside = Path(f"{prefix}.tokenizer.json")
+    assert told(beside) == ""
+    assert told(source) == (
+        f"dataset.tokenizer: {source} ends a text with '<|endoftext|>', but {prefix} with '<|im_end|>': what is"
+        f" generated would not end; name {beside}, which has the same ids and ends texts so"
+    )
+    other = tmp_path / "folder" / "tokenizer.json"
+    other.parent.mkdir()
+    other.write_text(json.dumps(content))
+    (other.parent / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}))
+    assert told(other) == told(other.parent) == ""
+    (other.parent / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<gone>"}))
+    assert f"has no token '<gone>' (--eos-token); the one of {prefix} is {beside}" in told(other)

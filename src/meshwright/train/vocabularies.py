@@ -1,22 +1,24 @@
 """Whether the data of a run and its tokenizer speak of the same ids."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from meshwright.config.schema import DatasetConfig
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import strip_suffix
 from meshwright.data.record import load_record, tokenizer_path
-from meshwright.data.vocabulary.tokenizer import tokenizer_file
+from meshwright.data.vocabulary.beside import recorded_end
+from meshwright.data.vocabulary.tokenizer import load_tokenizer, tokenizer_file
 
 
 def check_vocabularies(dataset: DatasetConfig) -> None:
-    """Refuse corpora of different tokenizers, and a ``dataset.tokenizer`` that is not theirs.
+    """Refuse corpora of different tokenizers, and a ``dataset.tokenizer`` that is not theirs or ends no text of theirs.
 
     Corpora without record and tokenizer, as other programs write them, cannot be checked and are passed over.
 
     Raises:
-        DataError: two of them differ, or a tokenizer is missing or cannot be read.
+        DataError: two of them differ, or a tokenizer is missing, cannot be read or ends texts with another token.
     """
     corpora = [strip_suffix(entry.path) for entry in (*dataset.paths, *dataset.eval_paths)]
     known = [(corpus, sha256) for corpus in corpora if (sha256 := _made_by(corpus)) is not None]
@@ -25,6 +27,7 @@ def check_vocabularies(dataset: DatasetConfig) -> None:
             raise _different(known[0][0], corpus)
     if dataset.tokenizer is not None:
         _check_tokenizer(Path(dataset.tokenizer), *(known[0] if known else (None, None)))
+        _check_end(Path(dataset.tokenizer), corpora)
 
 
 def _made_by(corpus: Path) -> str | None:
@@ -45,6 +48,23 @@ def _check_tokenizer(path: Path, corpus: Path | None, sha256: str | None) -> Non
         raise DataError(
             f"dataset.tokenizer: {found} is not what {corpus} was made with, so its ids would be other text; name"
             f" {tokenizer_path(corpus)}, or prepare the data anew with --tokenizer {path}"
+        )
+
+
+def _check_end(path: Path, corpora: Sequence[Path]) -> None:
+    """Refuse a tokenizer that ends texts as none of the corpora does: what is generated would not end."""
+    ends = {corpus: end for corpus in corpora if (end := recorded_end(tokenizer_path(corpus))) is not None}
+    if not ends or path.resolve() in [tokenizer_path(corpus).resolve() for corpus in ends]:
+        return
+    corpus, end = next(iter(ends.items()))
+    try:
+        own = load_tokenizer(path).eos_token
+    except DataError as error:
+        raise DataError(f"dataset.tokenizer: {error}; the one of {corpus} is {tokenizer_path(corpus)}") from None
+    if own not in ends.values():
+        raise DataError(
+            f"dataset.tokenizer: {path} ends a text with {own!r}, but {corpus} with {end!r}: what is generated would"
+            f" not end; name {tokenizer_path(corpus)}, which has the same ids and ends texts so"
         )
 
 
