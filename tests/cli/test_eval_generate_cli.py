@@ -92,10 +92,11 @@ def test_eval_of_other_data_and_of_a_part(trained: Path) -> None:
 
 
 def test_generate_is_repeatable_and_says_what_it_did(trained: Path) -> None:
-    args = ("generate", trained / "run", "--prompt", "the number", "--max-tokens", 12, "--json")
+    prompt = os.fsdecode(b"the number \xff")
+    args = ("generate", trained / "run", "--prompt", prompt, "--max-tokens", 12, "--json")
     first, again = (json.loads(meshwright(*args).stdout) for _ in range(2))
     assert first == again
-    assert first["prompt"] == "the number"
+    assert first["prompt"] == "the number \ufffd"
     assert first["step"] == 4
     assert 0 < first["tokens"] <= 12
     greedy = meshwright("generate", trained / "run", "--prompt", "", "--max-tokens", 3, "--temperature", 0).stdout

@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         help="run directory (its newest checkpoint), checkpoint or Hugging Face directory",
     )
-    parser.add_argument("--prompt", required=True, help="text to continue")
+    parser.add_argument("--prompt", required=True, help="text to continue; bytes that are not UTF-8 become U+FFFD")
     parser.add_argument("--max-tokens", type=int, default=100, metavar="N", help="tokens to add at most (100)")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest (0.8)")
     parser.add_argument("--top-k", type=int, default=50, metavar="K", help="sample from the K likeliest (50)")
@@ -55,6 +55,7 @@ def _problem(args: argparse.Namespace) -> str | None:
 
 def _generate(args: argparse.Namespace) -> str:
     from meshwright.data.errors import DataError
+    from meshwright.data.text import repair
     from meshwright.data.vocabulary.tokenizer import load_tokenizer
     from meshwright.parallel.devices import local_device, local_device_kind
     from meshwright.train.generate import generate
@@ -71,8 +72,10 @@ def _generate(args: argparse.Namespace) -> str:
         raise DataError(
             f"{file}: has ids up to {tokenizer.vocab_size - 1}, outside the model's vocabulary of {vocab_size}"
         )
+    # Python gives bytes that are not UTF-8 as lone surrogates.
+    start, _ = repair(args.prompt)
     # An empty prompt starts where documents start: after an end of text.
-    prompt = tokenizer.encode([args.prompt])[0] or [tokenizer.eos_id]
+    prompt = tokenizer.encode([start])[0] or [tokenizer.eos_id]
     new = generate(
         loaded.model,
         prompt,
@@ -84,11 +87,11 @@ def _generate(args: argparse.Namespace) -> str:
     )
     text = tokenizer.decode_after(prompt, new)
     if not args.json:
-        return args.prompt + text
+        return start + text
     result = {
         "checkpoint": str(loaded.checkpoint),
         "step": loaded.step,
-        "prompt": args.prompt,
+        "prompt": start,
         "text": text,
         "tokens": len(new),
     }
