@@ -82,6 +82,21 @@ def test_wrong_names_of_a_file_are_told_with_their_places_and_keys(
     assert refused(capsys, "c.yaml") == ["c.yaml:3:1: html: can only be given on the command line; --html"]
 
 
+def test_names_with_a_nul_are_refused_by_their_keys(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        'inputs: ["a\\0b"]\noutput: "c\\0d"\ntokenizer: "e\\0f"\ndeduplicate: {exact: true, against: ["g\\0h"]}\n'
+    )
+    assert refused(capsys, "c.yaml") == [
+        f"c.yaml:{place}: {key}: {name!r}: has a NUL, which no name of a file can have"
+        for place, key, name in (
+            ("1:1", "inputs", "a\0b"),
+            ("2:1", "output", "c\0d"),
+            ("3:1", "tokenizer", "e\0f"),
+            ("4:28", "deduplicate.against", "g\0h"),
+        )
+    ]
+
+
 def test_every_corpus_named_by_against_counts(capsys: pytest.CaptureFixture[str]) -> None:
     lines = refused(capsys, *GOOD, "--deduplicate", "exact", "--against", "a", "--against", "rows.jsonl")
     assert lines[0].startswith("--against: a.signatures.json: no such file")

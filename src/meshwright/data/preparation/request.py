@@ -109,6 +109,9 @@ class Request:
         Args:
             given: keys whose values are no defaults, as far as that is known.
         """
+        if wrong := list(self._name_mistakes()):
+            yield from wrong
+            return
         yield from self._tokenizer_mistakes()
         if not 0 <= self.eval_fraction < 1:
             yield "eval_fraction", f"{self.eval_fraction} must be at least 0 and below 1"
@@ -123,6 +126,13 @@ class Request:
         yield from self._deduplication_mistakes(given)
         if not (self.cleaning or self.deduplication) and "examples" in given:
             yield "examples", "has no use where nothing is cleaned or deduplicated"
+
+    def _name_mistakes(self) -> Iterator[tuple[str, str]]:
+        names = {"inputs": self.inputs, "output": [self.output], "tokenizer": [self.tokenizer]}
+        for key, paths in {**names, "deduplicate.against": self.against}.items():
+            for path in paths:
+                if "\0" in str(path):
+                    yield key, f"{str(path)!r}: has a NUL, which no name of a file can have"
 
     def _tokenizer_mistakes(self) -> Iterator[tuple[str, str]]:
         if (self.tokenizer is None) == (self.train_vocab_size is None):
