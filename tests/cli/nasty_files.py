@@ -225,6 +225,12 @@ def _line_end_in_name(path: Path) -> list[Path]:
     return [named]
 
 
+def _latin_1_name(path: Path) -> list[Path]:
+    named = path.with_name(os.fsdecode(b"caf\xe9.txt"))
+    named.write_text("a")
+    return [named]
+
+
 def _bad_name(path: Path) -> None:
     """A name in Latin-1, of a file that is spoken of in the output."""
     path.mkdir()
@@ -262,5 +268,6 @@ OTHERS: dict[str, Callable[[Path], list[Path] | None]] = {
     "n\u00e4me \u4e2d.txt": _text,
     "line-end-in-name.txt": _line_end_in_name,
     "[a]*.txt": _text,
+    "latin-1-name.txt": _latin_1_name,
     "latin-1-name": _bad_name,
 }

@@ -97,6 +97,23 @@ def test_names_with_a_nul_are_refused_by_their_keys(capsys: pytest.CaptureFixtur
     ]
 
 
+def test_names_that_are_not_utf_8_are_read_and_not_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file, folder = os.fsdecode(b"caf\xe9.txt"), os.fsdecode(b"d\xe9")
+    (tmp_path / file).write_text("one fox")
+    (tmp_path / folder).mkdir()
+    for name in ("a.txt", os.fsdecode(b"b.\xe9")):
+        (tmp_path / folder / name).write_text("two foxes")
+    words = ["data", "prepare", file, folder, "--output", "c", *GOOD[3:], "--mask-pii", "--html", "page.html"]
+    assert main(words) == 0
+    report = json.loads((tmp_path / "c.report.json").read_bytes())
+    assert report["inputs"] == ["caf\ufffd.txt", "d\ufffd"]
+    assert report["notes"] == ["d\ufffd: passed over .\ufffd (1); --suffix takes them"]
+    assert list(report["cleaning"]["groups"]) == report["inputs"]
+    assert "caf\ufffd.txt" in (tmp_path / "page.html").read_text("utf-8")
+    assert f"note: {report['notes'][0]}" in capsys.readouterr().out
+    assert refused(capsys, *GOOD[:1], "--output", folder, *GOOD[3:]) == ['--output: must be UTF-8, not "d\\udce9"']
+
+
 def test_every_corpus_named_by_against_counts(capsys: pytest.CaptureFixture[str]) -> None:
     lines = refused(capsys, *GOOD, "--deduplicate", "exact", "--against", "a", "--against", "rows.jsonl")
     assert lines[0].startswith("--against: a.signatures.json: no such file")

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, InstanceOf
 
 from meshwright.config.corpus_flags import FLAGS, ONLY_FLAGS, flag_of, named
 from meshwright.config.errors import COMMAND_LINE, ConfigError, ConfigErrors, Origin
@@ -14,6 +14,8 @@ from meshwright.config.load import merge, read_tree
 from meshwright.config.source import Node
 from meshwright.config.validate import drop_cleared, origin_of, validate_as
 
+# Names of files may have bytes that are not UTF-8, which pydantic takes for no text.
+Name = Annotated[InstanceOf[str], Field(min_length=1)]
 # A mistake that more than the schema tells: key and message. Other keys that the message names stand in braces.
 Mistakes = Iterator[tuple[str, str]]
 
@@ -44,7 +46,7 @@ class DeduplicateConfig(Section):
 class CorpusConfig(Section):
     """Every key of the file."""
 
-    inputs: tuple[Word, ...] = Field(min_length=1, description="Files, directories and glob patterns.")
+    inputs: tuple[Name, ...] = Field(min_length=1, description="Files, directories and glob patterns.")
     output: Word = Field(description="Path of the corpus, without suffix.")
     tokenizer: Word | None = entry(None, "tokenizer.json, sentencepiece or tiktoken file; or give the next one.")
     train_tokenizer: Count | None = entry(None, "Train a byte-level BPE with a vocabulary of this size.")

@@ -89,6 +89,8 @@ def _error(path: str, detail: Any, origins: Mapping[str, Origin], kind: type[Sec
     key = _nearest_key(path, kind)
     if detail["type"] == "missing" and isinstance(detail["input"], dict):
         return ConfigError.at(origin, "is missing", path, f"it is {key.expects}" if key else "")
+    if detail["type"] == "string_unicode":
+        return ConfigError.at(origin, f"must be UTF-8, not {json.dumps(detail['input'])}", path)
     expects = key.expects if key else "another type"
     value = detail["input"]
     written = show(value) if len(show(value)) <= LONGEST else f"{show(value)[:LONGEST]}..."

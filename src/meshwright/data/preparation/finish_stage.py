@@ -14,6 +14,7 @@ from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.errors import DataError
 from meshwright.data.indexed_format import bin_path
+from meshwright.data.inputs.part import shown
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.report import REPORT_SUFFIX, Prepared
 from meshwright.data.preparation.request import Request
@@ -147,5 +148,5 @@ class Finishing:
             files=self.files,
             dropped=dropped,
             invalid_utf8=cleaned.invalid_utf8 if cleaned else self.counts.tally.invalid_utf8,
-            inputs=tuple(str(item) for item in self.request.inputs),
+            inputs=tuple(map(shown, self.request.inputs)),
         )

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.data.inputs.part import shown
+
 MOST_GROUPS = 50
 
 
@@ -25,7 +27,7 @@ class InputGroups:
     def name(self, path: Path) -> str:
         """Group of a file."""
         inside = os.path.relpath(os.path.abspath(path), self.folder)
-        return os.path.join(self.shown, inside.split(os.sep)[0]) if self.split else self.shown
+        return shown(os.path.join(self.shown, inside.split(os.sep)[0]) if self.split else self.shown)
 
 
 def group_inputs(files: Sequence[Path]) -> InputGroups:
