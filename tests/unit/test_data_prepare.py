@@ -276,6 +276,16 @@ def test_results_that_name_files_are_kept_for_the_same_names_only(
     assert len(names) == 2
 
 
+def test_results_of_another_form_are_not_gone_on_from(
+    texts: Path, tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(inputs=(texts,), output=tmp_path / "c", tokenizer=tokenizer_file)
+    found = [texts / "000.txt"], load_tokenizer(tokenizer_file), tmp_path
+    before = Directories.of(request, *found).all()
+    monkeypatch.setattr("meshwright.data.preparation.directories.FORM", 1)
+    assert not set(before) & set(Directories.of(request, *found).all())
+
+
 def test_files_in_the_making_have_names_of_their_own(tmp_path: Path) -> None:
     """Also those of two processes of one number on machines of one name."""
     with complete_file(tmp_path / "a") as one, complete_file(tmp_path / "a") as other:

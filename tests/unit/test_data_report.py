@@ -12,6 +12,7 @@ import pytest
 
 from meshwright.data.clean.cleaner import Cleaning
 from meshwright.data.clean.document import Decision
+from meshwright.data.clean.mask import mask
 from meshwright.data.clean.report import CleanCounts, Size
 from meshwright.data.clean.sample import (
     EDITED_AWAY,
@@ -62,14 +63,36 @@ def test_a_few_texts_are_counted_exactly() -> None:
     assert estimate_tokens(sampled(["aaa", "b", "ab" * 100], 1), by_character)["rule"] == Estimate(305, 204, 204)
 
 
+def test_short_pieces_count_no_more_than_their_length_where_each_shard_has_one() -> None:
+    texts = ["a" * PIECE_CHARACTERS + "b"] * 1500
+    assert estimate_tokens(sampled(texts, 1500), by_character)["rule"].tokens == pytest.approx(1500 * 1026, rel=0.01)
+
+
+@pytest.mark.parametrize("shards", [1, 300])
+def test_tokens_of_edits_are_estimated_where_most_pieces_are_left_as_they_were(shards: int) -> None:
+    line = "b" * PIECE_CHARACTERS + "\n"
+    samples = [Samples(number, shards) for number in range(shards)]
+    for sample in samples:
+        for number in range(10):
+            sample.edit(line * number + "aaaa\n" + line * (40 - number), line * 40)
+    estimate = estimate_tokens([json.loads(json.dumps(sample.as_json())) for sample in samples], by_character)
+    assert estimate[EDITED_AWAY] == Estimate(60 * shards, 50 * shards, {1: 50, 300: 15 * 300}[shards])
+
+
+@pytest.mark.parametrize("text", ["  one\n\ttwo\r\nmail anna@herons.org\nthree", "\u2028 one\x0c\n anna@herons.org\n"])
+def test_lines_that_no_edit_touched_are_left_with_their_white_space(text: str) -> None:
+    (touched,) = [line for line in text.splitlines(keepends=True) if "@" in line]
+    assert list(edited_pieces(text, mask(text)[0])) == [(text, text.replace(touched, ""))]
+
+
 def test_tokens_of_edits_are_those_of_the_text_before_less_those_after() -> None:
     before = "Menu\n   A good line.[1] \n\nb\n"
     assert list(edited_pieces(before, "A good line.\nb")) == [(before, "A good line.\nb")]
     samples = Samples(0, 1)
-    for number in range(400):
+    for number in range(800):
         samples.edit(f"  {number}\n" * 300 + "aa\n" * 200 + "aa", "aa\n" * 200 + "aa")
     estimate = estimate_tokens([json.loads(json.dumps(samples.as_json()))], by_character)[EDITED_AWAY]
-    assert estimate.characters == sum(300 * len(f"  {number}\n") for number in range(400))
+    assert estimate.characters == sum(300 * len(f"  {number}\n") for number in range(800))
     assert estimate.tokens == pytest.approx(2 * estimate.characters, rel=0.03)
     assert estimate.sampled < estimate.characters
 
@@ -169,6 +192,17 @@ def test_flow_adds_up() -> None:
     for name in ("documents", "characters", "tokens"):
         assert flow["read"][name] == sum(flow[step][name] for step in ("cleaning", "editing", "kept"))
     assert flow["empty"]["documents"] == 1
+
+
+def test_edits_that_no_sample_shows_have_the_rate_of_what_is_kept() -> None:
+    long = "a" * 5000
+    samples = Samples(0, 1)
+    samples.edit(f"one\n{long}\n", f"one\n{long[1:]}\n")
+    estimates = estimate_tokens([samples.as_json()], by_character)
+    assert estimates == {EDITED_AWAY: Estimate(0, 0, 0)}
+    flow = prepared(estimates=prepared().estimates | estimates, cleaned=counted(ROWS)).as_json()["flow"]
+    # 78 tokens of text in the 78 characters kept.
+    assert flow["editing"] == {"documents": 0, "characters": 2, "tokens": 2, "estimated": True}
 
 
 def test_flow_with_duplicates_and_without_cleaning() -> None:

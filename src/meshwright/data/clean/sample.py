@@ -15,6 +15,8 @@ MOST_PIECES = 1024
 BATCH_PIECES = 1000
 EDITED_AWAY = "edited_away"
 
+Encode = Callable[[list[str]], Sequence[Sequence[int]]]
+
 
 class Sample:
     """Pieces of texts, each as likely to be among them as any other. Memory: the pieces."""
@@ -36,10 +38,15 @@ class Sample:
             heapq.heapreplace(self._pieces, (lot, self._number, piece, left))
 
     def as_json(self) -> dict[str, Any]:
-        """``characters`` taken away in all pieces, and the ``pieces`` kept with what is ``left`` of each."""
+        """``characters`` taken away in all pieces, their ``number``; ``pieces`` kept and what is ``left`` of each."""
         ordered = sorted(self._pieces, key=lambda item: item[1])
         pieces, left = [piece for _, _, piece, _ in ordered], [left for _, _, _, left in ordered]
-        return {"characters": self._characters, "pieces": pieces, "left": left if any(left) else []}
+        return {
+            "characters": self._characters,
+            "number": self._number,
+            "pieces": pieces,
+            "left": left if any(left) else [],
+        }
 
 
 class Samples:
@@ -59,7 +66,9 @@ class Samples:
         """Add a document that was edited."""
         sample = self._of(EDITED_AWAY)
         for piece, left in edited_pieces(before, after):
-            sample.add(piece, left)
+            # Else the few pieces that each of many shards has may all be ones that nothing was taken from.
+            if piece != left:
+                sample.add(piece, left)
 
     def _of(self, kind: str) -> Sample:
         if kind not in self._samples:
@@ -73,22 +82,25 @@ class Samples:
 
 def edited_pieces(before: str, after: str) -> Iterator[tuple[str, str]]:
     """Some lines of a text at a time, and those of them that are left of it. Very long lines are passed over."""
-    lines_left = set(after.splitlines())
+    whole = set(after.splitlines(keepends=True))
+    forms = {line.strip("\r\n") for line in whole}
     piece = left = ""
     for line in before.splitlines(keepends=True):
         if len(line) > LONGEST_LINE:
             continue
         piece += line
         form = line.strip()
-        if form not in lines_left and "[" in form:
+        if form not in forms and "[" in form:
             form = CITATION.sub("", form)
-        if form in lines_left:
+        if line in whole:
+            left += line
+        elif form in forms:
             left += f"{form}\n"
         if len(piece) >= PIECE_CHARACTERS:
             yield piece, left
             piece = left = ""
     if piece:
-        yield piece, left.removesuffix("\n")
+        yield piece, left if after.endswith("\n") else left.removesuffix("\n")
 
 
 @dataclass(frozen=True)
@@ -99,30 +111,47 @@ class Estimate:
     characters: int = 0
     sampled: int = 0
 
-    def __add__(self, other: "Estimate") -> "Estimate":
-        return Estimate(self.tokens + other.tokens, self.characters + other.characters, self.sampled + other.sampled)
 
+def estimate_tokens(shards: Iterable[Mapping[str, Any]], encode: Encode) -> dict[str, Estimate]:
+    """Tokens of each kind of text: its characters times the tokens per character of the samples of all shards.
 
-def estimate_tokens(
-    shards: Iterable[Mapping[str, Any]], encode: Callable[[list[str]], Sequence[Sequence[int]]]
-) -> dict[str, Estimate]:
-    """Tokens of each kind of text: in each shard those of its sample, times the share of characters that is sampled.
+    A sample counts as often as there are pieces for each one that it has. This is the combined ratio estimate (Cochran,
+    Sampling Techniques, 3rd edition, section 6.11): a ratio for each shard would be wrong where each has few pieces.
 
     Args:
         shards: what ``Samples.as_json`` gave.
         encode: token ids of texts.
     """
-    estimates: dict[str, Estimate] = {}
+    totals: dict[str, _Total] = {}
     for samples in shards:
         for kind, sample in samples.items():
-            pieces, left, characters = sample["pieces"], sample["left"], sample["characters"]
-            sampled = sum(map(len, pieces)) - sum(map(len, left))
-            tokens = _count(pieces, encode) - _count(left, encode)
-            found = Estimate(tokens * characters / max(sampled, 1), characters, sampled)
-            estimates[kind] = estimates.get(kind, Estimate()) + found
-    return estimates
+            totals.setdefault(kind, _Total()).add(sample, encode)
+    return {kind: total.estimate() for kind, total in totals.items()}
 
 
-def _count(texts: list[str], encode: Callable[[list[str]], Sequence[Sequence[int]]]) -> int:
+@dataclass
+class _Total:
+    """Sums over the samples of one kind."""
+
+    weighted_tokens: float = 0.0
+    weighted_characters: float = 0.0
+    characters: int = 0
+    sampled: int = 0
+
+    def add(self, sample: Mapping[str, Any], encode: Encode) -> None:
+        pieces, left = sample["pieces"], sample["left"]
+        weight = sample["number"] / max(len(pieces), 1)
+        sampled = sum(map(len, pieces)) - sum(map(len, left))
+        self.weighted_tokens += weight * (_count(pieces, encode) - _count(left, encode))
+        self.weighted_characters += weight * sampled
+        self.characters += sample["characters"]
+        self.sampled += sampled
+
+    def estimate(self) -> Estimate:
+        rate = self.weighted_tokens / max(self.weighted_characters, 1)
+        return Estimate(rate * self.characters, self.characters, self.sampled)
+
+
+def _count(texts: list[str], encode: Encode) -> int:
     batches = (texts[start : start + BATCH_PIECES] for start in range(0, len(texts), BATCH_PIECES))
     return sum(len(ids) for batch in batches for ids in encode(batch))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
+from meshwright.data.clean.shards import FORM
 from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.preparation.request import Request
 from meshwright.data.preparation.shards import FileState
@@ -43,9 +44,8 @@ class Directories:
         if tokenizer is not None:
             about_tokens += [tokenizer.fingerprint(), tokenizer.eos_token]
         before = [FileState.of(kept_keys(prefix, request.deduplication)) for prefix in request.corpora_before]
-        clean = next_key(
-            inputs_key(files, request.text_key), [asdict(request.cleaning), request.examples], CLEAN_PACKAGES
-        )
+        about_cleaning = [FORM, asdict(request.cleaning), request.examples]
+        clean = next_key(inputs_key(files, request.text_key), about_cleaning, CLEAN_PACKAGES)
         signatures = next_key(clean, asdict(request.deduplication), SIGNATURE_PACKAGES)
         duplicates = next_key(signatures, [before, request.examples])
         tokens = next_key(duplicates, about_tokens, TOKEN_PACKAGES)

@@ -75,7 +75,8 @@ class Prepared:
 
         ``flow`` tells of ``read`` documents (without those that are ``empty`` or ``too_long``), of what each step took
         away, and of what was ``kept``: they add up. Tokens count the end-of-text token of each document. Those kept are
-        exact, the others are estimated: dropped documents from samples, duplicates at the rate of what is kept.
+        exact, the others are estimated: dropped documents and edits from samples; duplicates, and edits where all lines
+        are too long for samples, at the rate of what is kept.
         """
         return {
             "format": FORMAT,
@@ -99,7 +100,7 @@ class Prepared:
         kept = self._kept()
         steps: dict[str, Amount] = {}
         if self.cleaned:
-            steps |= {"cleaning": self._dropped(self.cleaned), "editing": self._edited_away(self.cleaned)}
+            steps |= {"cleaning": self._dropped(self.cleaned), "editing": self._edited_away(self.cleaned, kept)}
         if self.duplicates:
             found = {"exact_duplicates": self.duplicates.exact, "near_duplicates": self.duplicates.near}
             steps |= {step: _duplicates(size, kept) for step, size in found.items()}
@@ -126,11 +127,12 @@ class Prepared:
     def _tokens(self, rule: str, documents: int) -> int:
         return round(self.estimates[rule].tokens) + documents
 
-    def _edited_away(self, cleaned: CleanCounts) -> Amount:
+    def _edited_away(self, cleaned: CleanCounts, kept: Amount) -> Amount:
         characters = cleaned.read.characters - cleaned.kept.characters
         characters -= sum(size.characters for size in cleaned.dropped.values())
         gone = self.estimates.get(EDITED_AWAY, Estimate())
-        return Amount(0, characters, round(gone.tokens * characters / max(gone.characters, 1)), bool(characters))
+        rate = gone.tokens / gone.characters if gone.sampled else _rate(kept)
+        return Amount(0, characters, round(rate * characters), bool(characters))
 
     def _cleaning(self, cleaned: CleanCounts) -> dict[str, Any]:
         content = cleaned.as_json()
@@ -147,9 +149,14 @@ class Prepared:
 
 def _duplicates(size: Size, kept: Amount) -> Amount:
     """Documents that repeat others have as many tokens per character as those that are kept."""
+    tokens = round(_rate(kept) * size.characters) + size.documents
+    return Amount(size.documents, size.characters, tokens, bool(size.documents))
+
+
+def _rate(kept: Amount) -> float:
+    """Tokens per character, without those that end a text."""
     assert kept.tokens is not None
-    rate = (kept.tokens - kept.documents) / max(kept.characters or 0, 1)
-    return Amount(size.documents, size.characters, round(rate * size.characters) + size.documents, bool(size.documents))
+    return (kept.tokens - kept.documents) / max(kept.characters or 0, 1)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
