@@ -79,6 +79,13 @@ def test_a_missing_base_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
     assert "no such file; did you mean llama.yaml?" in error
 
 
+@pytest.mark.parametrize("base", ['""', "5", r'"a\0b"'])
+def test_a_base_that_no_file_can_have_is_refused(tmp_path: Path, base: str) -> None:
+    (tmp_path / "base.yaml").write_text("seed: 1\n")
+    (error,) = mistakes(tmp_path, f"seed: 1\nbase_config: {base}\n")
+    assert error.startswith("main.yaml:2:1: base_config: must be a file name or a list of them")
+
+
 def test_null_clears_what_is_inherited(tmp_path: Path) -> None:
     path = write(
         tmp_path,

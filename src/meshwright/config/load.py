@@ -86,7 +86,7 @@ def _bases(node: Node | None, errors: list[ConfigError]) -> list[tuple[str, Orig
     items = node.value if isinstance(node.value, tuple) else (node,)
     found = []
     for item in items:
-        if isinstance(item.value, str) and item.value:
+        if isinstance(item.value, str) and item.value and "\0" not in item.value:
             found.append((item.value, item.origin))
         else:
             errors.append(ConfigError.at(item.origin, "must be a file name or a list of them", "base_config"))
