@@ -38,7 +38,7 @@ class Directories:
             tokenizer: the one to use; None where one is to be trained.
 
         Raises:
-            DataError: a corpus to deduplicate against has no signatures.
+            DataError: a corpus to deduplicate against has no signatures, or a file cannot be read.
         """
         about_tokens: list[object] = [request.eval_fraction, request.train_vocab_size, *map(str, request.inputs)]
         if tokenizer is not None:

@@ -48,15 +48,22 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """That of a file that is there."""
-        stat = path.stat()
+        """That of a file.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
         return cls(str(path), str(path.resolve()), stat.st_size, stat.st_mtime_ns)
 
     def holds(self) -> bool:
         """Whether it still is that."""
         try:
             return FileState.of(Path(self.path)) == self
-        except OSError:
+        except DataError:
             return False
 
 

@@ -16,7 +16,11 @@ from meshwright.data.preparation.shards import FileState, shard_bytes
 
 
 def inputs_key(files: Sequence[Path], text_key: str) -> str:
-    """Key of the inputs: paths, sizes and times of change, how they are cut into shards, and what reads them."""
+    """Key of the inputs: paths, sizes and times of change, how they are cut into shards, and what reads them.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
     states = [FileState.of(path) for path in files]
     step = shard_bytes(sum(state.size for state in states))
     # Python has the tables of Unicode.
