@@ -137,6 +137,7 @@ def test_rules_are_listed_as_json_without_inputs(capsys: pytest.CaptureFixture[s
         (["--html", "-"], "--html -: a page is written to a file"),
         (["--suffix", ".py"], "suffixes .py (--suffix) have no use without a directory among the inputs"),
         (["--output", "rows.jsonl/c"], "--output rows.jsonl/c: cannot be written: "),
+        (["--output", "x" * 240], f"--output {'x' * 240}: cannot be written: File name too long"),
         (["--output", "x" * 300], f"--output {'x' * 300}: cannot be written: File name too long"),
         (["own.json", "--output", "own", "--overwrite"], "own.json: is an input, and --output own would replace it"),
     ],
@@ -162,6 +163,28 @@ def test_the_tokenizer_is_replaced_by_no_other_file_of_the_corpus(
     assert line == "v.json: is an input, and --output v would replace it; choose another one"
     assert (tmp_path / "v.json").read_bytes() == tokenizer
     assert main(["data", "prepare", *GOOD[:3], "--tokenizer", "c.tokenizer.json", "--overwrite"]) == 0
+
+
+def test_an_end_of_text_that_only_the_replaced_record_tells_must_be_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Killed between the old record and the new one, the same command would end texts otherwise."""
+    assert main(["data", "prepare", *GOOD, "--output", "v"]) == 0
+    vocabulary = json.loads((tmp_path / "v.tokenizer.json").read_text())
+    (end,) = vocabulary["added_tokens"]
+    vocabulary["added_tokens"].append({**end, "id": 1000, "content": "<|im_end|>"})
+    (tmp_path / "two.json").write_text(json.dumps(vocabulary))
+    corpus = (*GOOD[:3], "--eval-fraction", "0", "--workers", "0")
+    assert main(["data", "prepare", *corpus, "--tokenizer", "two.json", "--eos-token", "<|im_end|>"]) == 0
+    again = (*corpus, "--tokenizer", "c.tokenizer.json", "--overwrite")
+    capsys.readouterr()
+    (line,) = refused(capsys, *again)
+    assert line == (
+        "c.tokenizer.json: that it ends texts with '<|im_end|>' stands in files that this command replaces; say it "
+        "with --eos-token '<|im_end|>'"
+    )
+    assert main(["data", "prepare", *again, "--eos-token", "<|im_end|>"]) == 0
+    assert json.loads((tmp_path / "c.json").read_text())["eos_token"] == "<|im_end|>"
 
 
 def test_a_page_into_a_pipe_is_refused_and_not_waited_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

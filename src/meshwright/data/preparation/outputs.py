@@ -8,9 +8,9 @@ from meshwright.data.deduplicate.kept import ABOUT_SUFFIX, KEYS_SUFFIX
 from meshwright.data.errors import DataError
 from meshwright.data.preparation.finish_stage import OUTPUTS
 from meshwright.data.preparation.request import Request
-from meshwright.data.preparation.workplace import workplace_path
 from meshwright.data.record import TOKENIZER_SUFFIXES
-from meshwright.data.vocabulary.tokenizer import tokenizer_file
+from meshwright.data.vocabulary.beside import folder_end
+from meshwright.data.vocabulary.tokenizer import TextTokenizer, tokenizer_file
 
 
 def output_files(prefix: Path) -> list[Path]:
@@ -26,7 +26,8 @@ def check_writable(prefix: Path) -> None:
     """
     folder = prefix.absolute().parent
     try:
-        os.stat(workplace_path(prefix))
+        # The longest name that the work needs: workplaces, too, have shorter ones.
+        os.stat(max(output_files(prefix), key=lambda path: len(path.name)))
     except (FileNotFoundError, NotADirectoryError):
         while not os.path.lexists(folder):
             folder = folder.parent
@@ -50,9 +51,38 @@ def check_inputs_stay(request: Request, files: Sequence[Path]) -> None:
     """
     written = {os.path.realpath(path) for path in output_files(request.prefix)}
     before = [Path(f"{prefix}{suffix}") for prefix in request.corpora_before for suffix in (KEYS_SUFFIX, ABOUT_SUFFIX)]
-    own = {os.path.realpath(f"{request.prefix}{suffix}") for suffix in TOKENIZER_SUFFIXES}
     vocabulary = [tokenizer_file(Path(request.tokenizer))] if request.tokenizer else []
-    vocabulary = [path for path in vocabulary if os.path.realpath(path) not in own]
+    if _own_tokenizer(request):
+        vocabulary = []
     for path in (*files, *vocabulary, *before):
         if os.path.realpath(path) in written:
             raise DataError(f"{path}: is an input, and --output {request.prefix} would replace it; choose another one")
+
+
+def check_end_stays(request: Request, tokenizer: TextTokenizer) -> None:
+    """Refuse to end texts with what only files say that are to be replaced: killed meanwhile, it would be forgotten.
+
+    Raises:
+        DataError: the tokenizer is that of the corpus itself, and would end them with another token without its record.
+    """
+    file = _own_tokenizer(request)
+    if file is None or request.eos_token is not None:
+        return
+    try:
+        otherwise = TextTokenizer(tokenizer.body, folder_end(file)).eos_token
+    except DataError:
+        otherwise = None
+    if otherwise != tokenizer.eos_token:
+        raise DataError(
+            f"{file}: that it ends texts with {tokenizer.eos_token!r} stands in files that this command replaces; say "
+            f"it with --eos-token {tokenizer.eos_token!r}"
+        )
+
+
+def _own_tokenizer(request: Request) -> Path | None:
+    """The tokenizer, where it is that of the corpus that is to be written anew."""
+    if request.tokenizer is None:
+        return None
+    file = tokenizer_file(Path(request.tokenizer))
+    own = [os.path.realpath(f"{request.prefix}{suffix}") for suffix in TOKENIZER_SUFFIXES]
+    return file if os.path.realpath(file) in own else None

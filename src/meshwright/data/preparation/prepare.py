@@ -13,7 +13,7 @@ from meshwright.data.errors import DataError, DataWorkerError
 from meshwright.data.preparation.directories import Directories
 from meshwright.data.preparation.finish_stage import OUTPUTS
 from meshwright.data.preparation.kept import kept_work
-from meshwright.data.preparation.outputs import check_inputs_stay, check_writable
+from meshwright.data.preparation.outputs import check_end_stays, check_inputs_stay, check_writable
 from meshwright.data.preparation.pipeline import Pipeline
 from meshwright.data.preparation.request import NO_DEDUPLICATION, Request
 from meshwright.data.preparation.stages import WHOLE, Task
@@ -173,6 +173,7 @@ class _Job:
             tokenizer = load_tokenizer(
                 request.tokenizer, eos_token=request.eos_token, tiktoken_encoding=request.tiktoken_encoding
             )
+            check_end_stays(request, tokenizer)
         directories = Directories.of(request, found.files, tokenizer, workplace_path(request.prefix))
         job = cls(request, overwrite, Pipeline(request, found, tokenizer, directories))
         job.check_output()

@@ -33,7 +33,16 @@ def end_beside(vocabulary: Path) -> str | None:
     Raises:
         DataError: the file that says it cannot be read.
     """
-    return recorded_end(vocabulary) or _named_end(vocabulary.with_name(CONFIG))
+    return recorded_end(vocabulary) or folder_end(vocabulary)
+
+
+def folder_end(vocabulary: Path) -> str | None:
+    """The token that ends a text as tokenizer_config.json in the folder of the file names it.
+
+    Raises:
+        DataError: that cannot be read.
+    """
+    return _named_end(vocabulary.with_name(CONFIG))
 
 
 def config_bytes(eos_token: str) -> bytes:
