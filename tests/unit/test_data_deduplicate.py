@@ -64,7 +64,7 @@ def deduplicate(
     sign = Signer(settings, READER, folder)
     for shard in made:
         sign(shard)
-    finder = Finder(settings, made, folder, folder, against)
+    finder = Finder(settings, made, folder, folder, {prefix: kept_keys(prefix, settings) for prefix in against})
     for comparison in finder.comparisons:
         finder.comparer(comparison)
     finder.drop(READER, examples=2)

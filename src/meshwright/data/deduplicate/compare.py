@@ -17,7 +17,7 @@ from meshwright.data.deduplicate.rows import (
     open_rows,
 )
 from meshwright.data.deduplicate.settings import Deduplication
-from meshwright.data.preparation.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.shards import FileState, Shard, complete_file, shard_path
 
 PAIRS = ".pairs.npy"
 KEY_BITS = 64
@@ -53,15 +53,16 @@ class Comparer:
         """The one for a number of documents: as few ranges as memory allows."""
         return cls(settings, 1 << max(0, (documents - 1) // RANGE_DOCUMENTS).bit_length(), directory)
 
-    def comparisons(self, files: Sequence[Path], documents: int) -> list[Shard]:
+    def comparisons(self, files: Sequence[Path], documents: int, states: Sequence[FileState] = ()) -> list[Shard]:
         """Its tasks: a range of the exact hash or of a band over all ``files`` of keys, exact ones first.
 
         Args:
             documents: in all files.
+            states: of those files that others may change.
         """
         parts, size = tuple(Part(path) for path in files), KEY_BITS // 8 * documents
         kinds = self.settings.exact + (self.settings.bands if self.settings.near else 0)
-        return [Shard(number, parts, size) for number in range(kinds * self.ranges)]
+        return [Shard(number, parts, size, tuple(states)) for number in range(kinds * self.ranges)]
 
     def is_exact(self, comparison: Shard) -> bool:
         """Whether pairs of a comparison have the same text."""
@@ -71,15 +72,18 @@ class Comparer:
         """Do one comparison.
 
         Raises:
-            DataError: a file of keys cannot be read.
+            DataError: a file of keys cannot be read, or has changed.
             OSError: the result cannot be written.
         """
+        # Before it is read, too: a file of another shape would fail in other words.
+        comparison.check_unchanged()
         kind, number = divmod(comparison.number, self.ranges)
         if self.is_exact(comparison):
             first, count = EXACT, EXACT_ROWS
         else:
             first, count = first_band(self.settings) + kind - self.settings.exact, 1
         keys, documents = self._range([part.path for part in comparison.parts], slice(first, first + count), number)
+        comparison.check_unchanged()
         pairs = equal_keys(keys, documents)
         with complete_file(pairs_path(self.directory, comparison)) as file:
             np.save(file, pairs)

@@ -1,7 +1,7 @@
 """Finding duplicates: from the keys of all documents to those to be dropped."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -13,14 +13,14 @@ from meshwright.data.clean.shards import origin
 from meshwright.data.corpus import Tally
 from meshwright.data.deduplicate.clusters import Clusters
 from meshwright.data.deduplicate.compare import Comparer, pairs_path
-from meshwright.data.deduplicate.kept import kept_keys, save_kept_keys
+from meshwright.data.deduplicate.kept import save_kept_keys
 from meshwright.data.deduplicate.report import DuplicateCounts
 from meshwright.data.deduplicate.rows import CHARACTERS, Bools, Int64s, document_count, open_rows
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.sign import keys_path
 from meshwright.data.errors import DataError
 from meshwright.data.preparation.documents import DROP_SUFFIX, Reader
-from meshwright.data.preparation.shards import Shard, complete_file, shard_path
+from meshwright.data.preparation.shards import FileState, Shard, check_unchanged, complete_file, shard_path
 
 
 def dropped(directory: Path, shard: Shard) -> Bools:
@@ -40,7 +40,7 @@ class Finder:
         shards: Sequence[Shard],
         signatures: Path,
         directory: Path,
-        against: Sequence[Path] = (),
+        against: Mapping[Path, FileState] | None = None,
     ) -> None:
         """Take stock.
 
@@ -49,13 +49,16 @@ class Finder:
             shards: all of them, in order.
             signatures: the directory of the signing stage.
             directory: the directory of the comparing stage.
-            against: prefixes of corpora made before, which have signatures. None of their documents is dropped.
+            against: prefixes of corpora made before, and their keys as they were when the work began (``kept_keys``).
+                None of their documents is dropped.
 
         Raises:
-            DataError: signatures are missing or were made with other settings.
+            DataError: a file of keys cannot be read.
         """
-        self._settings, self._shards, self._directory, self._against = settings, shards, directory, against
-        self._files = [kept_keys(prefix, settings) for prefix in against]
+        self._settings, self._shards, self._directory = settings, shards, directory
+        against = against or {}
+        self._against, self._states = list(against), list(against.values())
+        self._files = [Path(state.path) for state in self._states]
         self._files += [keys_path(signatures, shard) for shard in shards]
         self._starts: Int64s = np.cumsum([0, *map(document_count, self._files)])
 
@@ -67,7 +70,7 @@ class Finder:
     @cached_property
     def comparisons(self) -> list[Shard]:
         """The tasks of the comparing stage."""
-        return self.comparer.comparisons(self._files, int(self._starts[-1]))
+        return self.comparer.comparisons(self._files, int(self._starts[-1]), self._states)
 
     def drop(self, reader: Reader, *, examples: int) -> None:
         """Write NUMBER.drop.npy of each shard and, last, the counts, after all comparisons are done.
@@ -77,9 +80,11 @@ class Finder:
             examples: how many of exact and of near duplicates to give, at most.
 
         Raises:
-            DataError: a file cannot be read.
+            DataError: a file cannot be read, or the keys of a corpus made before have changed.
             OSError: a result cannot be written.
         """
+        # Documents are numbered by what was found when stock was taken, which may be after the comparing.
+        check_unchanged(self._states)
         clusters, exact = self._clusters()
         counts, names = DuplicateCounts(), np.zeros(len(exact), np.bool_)
         shown: dict[str, list[tuple[int, int]]] = {"exact": [], "near": []}

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.data.deduplicate.rows import Bools, open_rows, row_count
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
-from meshwright.data.preparation.shards import complete_file, write_json
+from meshwright.data.preparation.shards import FileState, complete_file, write_json
 
 KEYS_SUFFIX = ".signatures.npy"
 ABOUT_SUFFIX = ".signatures.json"
@@ -41,8 +41,8 @@ def save_kept_keys(prefix: Path, settings: Deduplication, keys: Sequence[Path], 
     write_json(Path(f"{prefix}{ABOUT_SUFFIX}"), about, indent=2)
 
 
-def kept_keys(prefix: Path, settings: Deduplication) -> Path:
-    """The file of keys of a finished corpus.
+def kept_keys(prefix: Path, settings: Deduplication) -> FileState:
+    """The file of keys of a finished corpus, as it is now.
 
     Raises:
         DataError: it has none, or they were made with other settings.
@@ -64,6 +64,7 @@ def kept_keys(prefix: Path, settings: Deduplication) -> Path:
         different = [name for name in {**ours, **theirs} if theirs.get(name) != ours.get(name)]
         told = ", ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in different)
         raise DataError(f"{about_path}: made with other settings: {told}")
+    state = FileState.of(keys_path)
     if open_rows(keys_path).shape != (row_count(settings), documents):
         raise DataError(f"{keys_path}: does not belong to {about_path}")
-    return keys_path
+    return state

@@ -7,7 +7,6 @@ from pathlib import Path
 from meshwright.data.clean.shards import FORM
 from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.preparation.request import Request
-from meshwright.data.preparation.shards import FileState
 from meshwright.data.preparation.stage_keys import inputs_key, next_key
 from meshwright.data.vocabulary.tokenizer import TextTokenizer
 
@@ -43,7 +42,7 @@ class Directories:
         about_tokens: list[object] = [request.eval_fraction, request.train_vocab_size, *map(str, request.inputs)]
         if tokenizer is not None:
             about_tokens += [tokenizer.fingerprint(), tokenizer.eos_token]
-        before = [FileState.of(kept_keys(prefix, request.deduplication)) for prefix in request.corpora_before]
+        before = [kept_keys(prefix, request.deduplication) for prefix in request.corpora_before]
         about_cleaning = [FORM, asdict(request.cleaning), request.examples]
         clean = next_key(inputs_key(files, request.text_key), about_cleaning, CLEAN_PACKAGES)
         signatures = next_key(clean, asdict(request.deduplication), SIGNATURE_PACKAGES)

@@ -2,12 +2,14 @@
 
 import functools
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from meshwright.data.clean.shards import CLEAN_COUNTS, TEXT_KEY, ShardCleaner, text_path
 from meshwright.data.deduplicate.compare import PAIRS
 from meshwright.data.deduplicate.find import Finder
+from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.deduplicate.report import FOUND
 from meshwright.data.deduplicate.sign import KEYS, Signer
 from meshwright.data.errors import DataError
@@ -19,7 +21,7 @@ from meshwright.data.preparation.encode import Encoder
 from meshwright.data.preparation.finish_stage import FINISHED, Finishing
 from meshwright.data.preparation.input_groups import group_inputs
 from meshwright.data.preparation.request import Request
-from meshwright.data.preparation.shards import plan_shards
+from meshwright.data.preparation.shards import FileState, plan_shards
 from meshwright.data.preparation.stages import ShardStage, SoleStage, Stage
 from meshwright.data.preparation.tokenize_stage import TOKEN_COUNTS, ShardTokenizer, TokenCounts
 from meshwright.data.preparation.train_stage import TRAINED, TokenizerTraining
@@ -60,13 +62,14 @@ class Pipeline:
         """Each stage in turn; ask for the next one only when it is finished."""
         request, finder = self._request, None
         documents = Documents(plan_shards(self._files), Reader(request.text_key))
+        before = {prefix: kept_keys(prefix, request.deduplication) for prefix in request.corpora_before}
         # Else what is finished could be of other text than what is to be read.
         if self.directories != Directories.of(request, self._files, self._given, self.directories.corpus.parent):
             raise DataError("an input has changed since this command began; run it again")
         if request.cleaning:
             documents = yield from self._cleaning(documents)
         if request.deduplication:
-            documents, finder = yield from self._deduplication(documents)
+            documents, finder = yield from self._deduplication(documents, before)
         tokenizer = self._given or (yield from self._training(documents, request.train_vocab_size or 0))
         yield from self._tokens(documents, finder, tokenizer)
 
@@ -83,11 +86,13 @@ class Pipeline:
         yield ShardStage("cleaning", here.clean, CLEAN_COUNTS, documents.shards, cleaner)
         return rewritten(documents.shards, [text_path(here.clean, shard) for shard in documents.shards], TEXT_KEY)
 
-    def _deduplication(self, documents: Documents) -> Generator[Stage, None, tuple[Documents, Finder]]:
+    def _deduplication(
+        self, documents: Documents, before: Mapping[Path, FileState]
+    ) -> Generator[Stage, None, tuple[Documents, Finder]]:
         request, here, shards = self._request, self.directories, documents.shards
         signer = Signer(request.deduplication, documents.reader, here.signatures)
         yield ShardStage("signing", here.signatures, KEYS, shards, signer)
-        finder = Finder(request.deduplication, shards, here.signatures, here.duplicates, request.corpora_before)
+        finder = Finder(request.deduplication, shards, here.signatures, here.duplicates, before)
         yield ShardStage("comparing", here.duplicates, PAIRS, finder.comparisons, finder.comparer)
         drop = functools.partial(_drop, finder, documents.reader, request.examples)
         yield SoleStage("finding duplicates", here.duplicates, FOUND, documents.size, drop)

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -33,9 +33,7 @@ class Shard:
         Raises:
             DataError: a file is not what it was.
         """
-        for state in self.states:
-            if not state.holds():
-                raise DataError(f"{state.path}: has changed since this command began; run it again")
+        check_unchanged(self.states)
 
 
 class FileState(NamedTuple):
@@ -65,6 +63,17 @@ class FileState(NamedTuple):
             return FileState.of(Path(self.path)) == self
         except DataError:
             return False
+
+
+def check_unchanged(states: Iterable[FileState]) -> None:
+    """Refuse to have read what is not what was planned.
+
+    Raises:
+        DataError: a file is not what it was.
+    """
+    for state in states:
+        if not state.holds():
+            raise DataError(f"{state.path}: has changed since this command began; run it again")
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:
