@@ -5,6 +5,7 @@ import errno
 import inspect
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,19 @@ def test_files_in_the_making_have_names_of_their_own(tmp_path: Path) -> None:
         other.write(b"1")
         assert one.name != other.name
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_array_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+    before, size = resource.getrlimit(resource.RLIMIT_FSIZE), 1 << 20
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot be written: \d+ requested and \d+ written: '.*a\.npy'") as found:
+            with complete_file(tmp_path / "a.npy") as file:
+                np.save(file, np.zeros(2 * size, np.uint8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert found.value.filename == str(tmp_path / "a.npy")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_and_functions_have_the_same_defaults() -> None:

@@ -132,7 +132,8 @@ def complete_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            # numpy gives neither number nor reason where an array cannot be written.
+            raise OSError(error.errno, error.strerror or f"cannot be written: {error}", str(path)) from error
         raise
 
 
