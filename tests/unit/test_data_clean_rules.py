@@ -228,6 +228,9 @@ def test_thresholds_by_name_decide() -> None:
     assert clean("The tall tree fell.").text is not None
     assert clean("The tall tree.").rule == "gopher.too_few_words"
     assert Cleaning(rule_sets=("c4-fineweb",), thresholds={"c4.min_sentences": 1}).cleaner()("A b c.").text == "A b c."
+    for text in ("Menu | About", "Menu.\n\n"):
+        unlimited = Cleaning(rule_sets=("c4",), thresholds={"c4.min_sentences": 0}).cleaner()
+        assert unlimited(text) == Decision(None, "nothing_left")
     assert (
         Cleaning(languages=("en",), thresholds={"language.min_probability": 1}).cleaner()(PROSE).rule
         == "language.unsure"

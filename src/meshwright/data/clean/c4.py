@@ -80,10 +80,10 @@ class C4:
     def _enough_sentences(self, lines: list[str], document: Document) -> bool:
         count = 0
         for line in lines:
-            count += document.splitter.sentences(line)
             if count >= self.min_sentences:
-                return True
-        return False
+                break
+            count += document.splitter.sentences(line)
+        return count >= self.min_sentences
 
 
 def _said(line: str) -> str | None:

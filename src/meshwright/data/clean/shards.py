@@ -18,7 +18,7 @@ from meshwright.data.preparation.shards import Shard, complete_file, shard_path,
 TEXT_KEY = "text"
 PLACE_KEY = "meshwright:place"
 CLEAN_COUNTS = ".json"
-FORM = 2
+FORM = 3
 """Of the files of this stage; other whenever they change, so that no command goes on from those of an older one."""
 
 
