@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 RANGE = "range"
+# More than there is of anything in a document, which has 2^26 bytes at most.
+MOST = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Range:
-    """Legal values of a threshold: from 0 to ``most``, or without end; ``whole`` numbers, or any."""
+    """Legal values of a threshold: from 0 to ``most``; ``whole`` numbers, or any."""
 
     whole: bool = False
-    most: float | None = None
+    most: int = MOST
 
     def __contains__(self, value: object) -> bool:
         """Whether ``value`` is a number of this range."""
@@ -38,12 +40,11 @@ class Range:
             return False
         if self.whole and not isinstance(value, int):
             return False
-        return 0 <= value < float("inf") and (self.most is None or value <= self.most)
+        return 0 <= value <= self.most
 
     def __str__(self) -> str:
         """In words, such as ``a number from 0 to 1``."""
-        kind = "a whole number" if self.whole else "a number"
-        return f"{kind}, 0 or more" if self.most is None else f"{kind} from 0 to {self.most:g}"
+        return f"{'a whole number' if self.whole else 'a number'} from 0 to {self.most}"
 
 
 def share(default: float) -> Any:
@@ -56,7 +57,7 @@ def ratio(default: float) -> Any:
     return field(default=default, metadata={RANGE: Range()})
 
 
-def count(default: int, *, most: int | None = None) -> Any:
+def count(default: int, *, most: int = MOST) -> Any:
     """A threshold that counts."""
     return field(default=default, metadata={RANGE: Range(whole=True, most=most)})
 
