@@ -43,6 +43,7 @@ GOOD = ("rows.jsonl", "--output", "c", "--train-tokenizer", "280", "--eval-fract
         (["--task", ""], "task '' must be K/N"),
         (["--bands", "14"], "--bands: has no use without --deduplicate near"),
         (["--ngram", "x"], '--ngram: must be a whole number >= 1, not "x"'),
+        (["--deduplicate", "near", "--ngram", "5000000"], "--ngram: 5000000 must be from 1 to 1000"),
         (["--eval-fraction", "2"], "--eval-fraction: must be a number >= 0 and < 1, not 2"),
         (["--train-tokenizer", "99999999999"], "--train-tokenizer: vocabulary of 99999999999 is too large"),
         (["--deduplicate", "exact", "--against", "c"], "--against: c: is the corpus that is to be written"),

@@ -197,10 +197,15 @@ def test_exact_comparing_needs_no_other_package(tmp_path: Path, monkeypatch: pyt
 
 
 def test_settings_out_of_range() -> None:
-    with pytest.raises(DataError, match="ngram 0 must be at least 1"):
-        Deduplication(near=True, ngram=0).check()
-    with pytest.raises(DataError, match="bands 100 x rows 20 must be at most 1024"):
-        Deduplication(near=True, bands=100, rows=20).check()
+    wrong = dict(Deduplication(near=True, ngram=0, bands=5000, rows=-1).mistakes())
+    assert wrong == {
+        "ngram": "0 must be from 1 to 1000",
+        "bands": "5000 must be from 1 to 1024",
+        "rows": "-1 must be from 1 to 1024",
+    }
+    product = dict(Deduplication(near=True, bands=100, rows=20).mistakes())
+    assert product == {"bands": "100 of 20 rows each must be at most 1024 hash values"}
+    assert not list(Deduplication(near=True, ngram=1000, bands=1, rows=1024).mistakes())
     assert NEAR.threshold == pytest.approx((1 / 14) ** (1 / 8))
 
 

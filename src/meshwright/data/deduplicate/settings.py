@@ -1,10 +1,11 @@
 """What counts as a duplicate."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.data.errors import DataError
-
 MOST_HASHES = 1024
+# Each n-gram is put together and hashed as a whole: time grows with its words.
+MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +31,15 @@ class Deduplication:
         """Whether there is anything to do."""
         return self.exact or self.near
 
-    def check(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            DataError: one of them is out of range.
-        """
-        for name, value in (("ngram", self.ngram), ("bands", self.bands), ("rows", self.rows)):
-            if value < 1:
-                raise DataError(f"deduplication: {name} {value} must be at least 1")
-        if self.bands * self.rows > MOST_HASHES:
-            raise DataError(f"deduplication: bands {self.bands} x rows {self.rows} must be at most {MOST_HASHES}")
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """Each number that is out of range by its name, and what is wrong with it."""
+        wrong = False
+        for name, most in (("ngram", MOST_WORDS), ("bands", MOST_HASHES), ("rows", MOST_HASHES)):
+            if not 1 <= (value := getattr(self, name)) <= most:
+                wrong = True
+                yield name, f"{value} must be from 1 to {most}"
+        if not wrong and self.bands * self.rows > MOST_HASHES:
+            yield "bands", f"{self.bands} of {self.rows} rows each must be at most {MOST_HASHES} hash values"
 
     def detection(self, similarity: float) -> float:
         """Chance that two documents are found: 1 - (1 - s^rows)^bands (Broder 1997; Leskovec et al., section 3.4).

@@ -154,10 +154,8 @@ class Request:
             changed = getattr(settings, name) != getattr(NO_DEDUPLICATION, name)
             if not settings.near and (changed or f"deduplicate.{name}" in given):
                 yield f"deduplicate.{name}", "has no use without {deduplicate.near}"
-        try:
-            settings.check()
-        except DataError as error:
-            yield "deduplicate.bands", str(error)
+        for name, message in settings.mistakes():
+            yield f"deduplicate.{name}", message
         if self.against and not settings:
             yield "deduplicate.against", "has no use without {deduplicate.exact} or {deduplicate.near}"
             return
