@@ -29,7 +29,7 @@ def main() -> None:
     shards = plan_shards(find_files([sys.argv[1]]))
     source = Documents(shards, Reader("text"))
     seconds = {"clean": timed(lambda: _each(partial(_write, source, cleaned, cleaning), shards))}
-    documents = rewritten(shards, [shard_path(cleaned, shard, ".jsonl") for shard in shards], "text")
+    documents = rewritten(shards, [shard_path(cleaned, shard, ".jsonl") for shard in shards])
     seconds["sign"] = timed(lambda: _each(Signer(SETTINGS, documents.reader, signatures), documents.shards))
     finder = Finder(SETTINGS, documents.shards, signatures, found)
     seconds["compare"] = timed(lambda: _each(finder.comparer, finder.comparisons))

@@ -11,8 +11,10 @@ import pytest
 from small_shards import SHARD_BYTES, start
 
 from meshwright.data.clean.cleaner import Cleaning
+from meshwright.data.clean.rows import origin, read_rows, row_of
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
+from meshwright.data.inputs.part import Source, Tally
 from meshwright.data.preparation import shards, stages
 from meshwright.data.preparation.finish_stage import OUTPUTS
 from meshwright.data.preparation.prepare import prepare
@@ -244,3 +246,30 @@ def test_other_settings_keep_the_stages_before_them(
     assert len(kept) > 5
     assert not kept & written
     assert "has results of other inputs, settings or versions (corpus-" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cleaning", [Cleaning(), Cleaning(mask_pii=True)], ids=["as it is", "cleaned"])
+@pytest.mark.parametrize(("deduplication", "repaired"), [(Deduplication(), 2), (Deduplication(exact=True), 1)])
+def test_documents_with_bytes_that_are_not_utf8_are_those_kept(
+    tmp_path: Path, cleaning: Cleaning, deduplication: Deduplication, repaired: int
+) -> None:
+    row = '{"text": "caf\u00e9 of anna@herons.org"}\n'
+    (tmp_path / "in.jsonl").write_bytes(row.encode("latin-1") * 2 + row.encode())
+    settings = {**SETTINGS, "eval_fraction": 0, "cleaning": cleaning, "deduplication": deduplication}
+    record = prepare([tmp_path / "in.jsonl"], tmp_path / "out", **settings)
+    assert (record.invalid_utf8, record.train.documents) == (repaired, 1 + repaired)
+    assert json.loads((tmp_path / "out.report.json").read_text())["invalid_utf8"] == repaired
+
+
+def test_rows_of_cleaned_documents_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path, files = tmp_path / "000000.jsonl", [Path("a.jsonl"), Path("b.parquet")]
+    read = [Source("one\u2028\n", files[0], 7, "byte", True), Source("two", files[1], 8, "row", False)]
+    path.write_bytes(b"".join(row_of(source, f"{source.text} kept") for source in read))
+    tally = Tally()
+    found = list(read_rows(path, tally))
+    assert [(source.text, source.repaired) for source in found] == [("one\u2028\n kept", True), ("two kept", False)]
+    assert [origin(source) for source in found] == [{"file": "a.jsonl", "byte": 7}, {"file": "b.parquet", "row": 8}]
+    assert (tally.documents, tally.invalid_utf8, tally.bytes_read) == (2, 1, path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"000000\.jsonl: is damaged .*; remove .* and run again"):
+        list(read_rows(path, Tally()))

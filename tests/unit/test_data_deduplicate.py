@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from meshwright.data.clean.cleaner import Cleaning
-from meshwright.data.clean.shards import TEXT_KEY, ShardCleaner, text_path
+from meshwright.data.clean.shards import ShardCleaner, text_path
 from meshwright.data.corpus import Part
 from meshwright.data.deduplicate.clusters import Clusters
 from meshwright.data.deduplicate.compare import Comparer, equal_keys, pairs_path
@@ -329,7 +329,7 @@ def test_examples_of_cleaned_documents_are_where_they_were_before(tmp_path: Path
     (shard,) = write(tmp_path / "in", texts)
     cleaning = Cleaning(rule_sets=("gopher",), mask_pii=True)
     ShardCleaner(cleaning, "text", tmp_path, 0, group_inputs([shard.parts[0].path]), 1)(shard)
-    cleaned = rewritten([shard], [text_path(tmp_path, shard)], TEXT_KEY)
+    cleaned = rewritten([shard], [text_path(tmp_path, shard)])
     Signer(BOTH, cleaned.reader, tmp_path)(cleaned.shards[0])
     finder = Finder(BOTH, cleaned.shards, tmp_path, tmp_path)
     for comparison in finder.comparisons:

@@ -201,7 +201,7 @@ def test_a_text_just_short_enough_gets_from_stage_to_stage(tmp_path: Path) -> No
     tally = Tally()
     assert list(read_parts([Part(path)], text_key="text", tally=tally)) == []
     assert tally.too_long == 1
-    documents = rewritten([Shard(0, (), 0)], [path], "text")
+    documents = rewritten([Shard(0, (), 0)], [path])
     assert [source.text == text for source in documents.reader(documents.shards[0], Tally())] == [True]
 
 

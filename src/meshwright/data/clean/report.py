@@ -79,7 +79,6 @@ class CleanCounts:
 
     Attributes:
         edited: documents kept with another text than they came with.
-        invalid_utf8: documents kept in which bytes that are not UTF-8 became U+FFFD.
         edits: of documents kept, by what was done (``repair_unicode``, ``c4.short_line``, ``mask_pii.email`` ...).
         languages_found: as read, by what the model says, where it was asked.
         groups: by input.
@@ -89,7 +88,6 @@ class CleanCounts:
     read: Size = field(default_factory=Size)
     kept: Size = field(default_factory=Size)
     edited: int = 0
-    invalid_utf8: int = 0
     tally: Tally = field(default_factory=Tally)
     dropped: dict[str, Dropped] = field(default_factory=dict)
     edits: dict[str, Edited] = field(default_factory=dict)
@@ -123,7 +121,6 @@ class CleanCounts:
             size.add(len(text))
         _count_length(self.lengths_kept, len(text))
         self.edited += text != source.text
-        self.invalid_utf8 += source.repaired
         for name, times in decision.edits.items():
             edited = self.edits.setdefault(name, Edited())
             edited.documents += 1
@@ -137,7 +134,6 @@ class CleanCounts:
         self.read.merge(other.read)
         self.kept.merge(other.kept)
         self.edited += other.edited
-        self.invalid_utf8 += other.invalid_utf8
         self.tally.merge(other.tally)
         _merge(self.dropped, other.dropped)
         _merge(self.edits, other.edits)
@@ -169,7 +165,6 @@ class CleanCounts:
         """The counts that ``as_json`` wrote."""
         return cls(
             edited=content["edited"],
-            invalid_utf8=content["invalid_utf8"],
             tally=Tally.from_json(content["tally"]),
             lengths_read={int(length): documents for length, documents in content["lengths_read"].items()},
             lengths_kept={int(length): documents for length, documents in content["lengths_kept"].items()},

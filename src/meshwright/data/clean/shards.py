@@ -9,23 +9,21 @@ from typing import Any
 
 from meshwright.data.clean.cleaner import Cleaner, Cleaning
 from meshwright.data.clean.report import CleanCounts
+from meshwright.data.clean.rows import row_of
 from meshwright.data.clean.sample import Samples
-from meshwright.data.corpus import Source
 from meshwright.data.preparation.documents import read_shard
 from meshwright.data.preparation.input_groups import InputGroups
 from meshwright.data.preparation.shards import Shard, complete_file, shard_path, write_json
 
-TEXT_KEY = "text"
-PLACE_KEY = "meshwright:place"
 CLEAN_COUNTS = ".json"
-FORM = 3
+FORM = 4
 """Of the files of this stage; other whenever they change, so that no command goes on from those of an older one."""
 
 
 @dataclass(frozen=True)
 class ShardCleaner:
-    """Cleans one shard: in ``directory`` NUMBER.jsonl gets the documents kept, NUMBER.sample some of the text that
-    is taken away, to estimate its tokens, then NUMBER.json the counts.
+    """Cleans one shard: in ``directory`` NUMBER.jsonl gets the documents kept (see ``rows``), NUMBER.sample some of the
+    text that is taken away, to estimate its tokens, then NUMBER.json the counts.
 
     Each appears complete or not at all, so a shard that has its counts is finished.
 
@@ -68,22 +66,9 @@ class ShardCleaner:
                     continue
                 if decision.text != source.text:
                     samples.edit(source.text, decision.text)
-                row = {TEXT_KEY: decision.text, PLACE_KEY: source.place()}
-                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+                file.write(row_of(source, decision.text))
         write_json(sample_path(self.directory, shard), samples.as_json())
         write_json(counts_path(self.directory, shard), counts.as_json())
-
-
-def origin(source: Source) -> dict[str, Any]:
-    """What ``source.place()`` of a document read from a cleaned shard was before.
-
-    Raises:
-        OSError: the file of the document cannot be read.
-    """
-    with open(source.path, "rb") as file:
-        file.seek(source.at)
-        row: dict[str, Any] = json.loads(file.readline())
-    return dict(row[PLACE_KEY])
 
 
 def text_path(directory: Path, shard: Shard) -> Path:

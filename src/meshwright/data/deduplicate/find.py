@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from meshwright.data.clean.report import EXAMPLE_CHARACTERS
-from meshwright.data.clean.shards import origin
+from meshwright.data.clean.rows import origin
 from meshwright.data.corpus import Tally
 from meshwright.data.deduplicate.clusters import Clusters
 from meshwright.data.deduplicate.compare import Comparer, pairs_path

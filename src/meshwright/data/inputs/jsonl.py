@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshwright.data.errors import DataError
-from meshwright.data.inputs.part import Part, Source, Tally, shown
+from meshwright.data.inputs.part import MAX_DOCUMENT_BYTES, Part, Source, Tally, shown
 from meshwright.data.inputs.streams import chunks, compression_of
 from meshwright.data.text import BYTE_ORDER_MARK, REPLACEMENT, decode_value, repair
 
@@ -67,7 +67,7 @@ def _lines_of(part: Part, tally: Tally) -> Iterator[Line]:
 
 def _lines(found: Iterator[bytes], part: Part, at: int, *, within: bool) -> Iterator[Line]:
     """Lines of the bytes from ``at`` on that start in ``part``; ``within``: the first bytes end a line before it."""
-    limit, end = part.line_bytes, part.end
+    limit, end = MAX_DOCUMENT_BYTES, part.end
     held: list[bytes] = []
     size = 0
     for chunk in found:

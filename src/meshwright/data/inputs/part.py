@@ -15,14 +15,12 @@ class Part:
     """Some of a file, from ``start`` to before ``end`` (None: to its end).
 
     .jsonl: the lines that start at these bytes; plain text: the documents that it is cut into at these bytes;
-    .parquet: row groups; .arrow: record batches. Compressed text has one part. Of .jsonl, lines of more than
-    ``line_bytes`` are left out.
+    .parquet: row groups; .arrow: record batches. Compressed text has one part.
     """
 
     path: Path
     start: int = 0
     end: int | None = None
-    line_bytes: int = MAX_DOCUMENT_BYTES
 
 
 class Source(NamedTuple):

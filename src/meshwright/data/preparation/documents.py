@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from meshwright.data.clean.rows import TEXT_KEY, read_rows
 from meshwright.data.corpus import Part, Source, Tally, read_parts
 from meshwright.data.errors import DataError
 from meshwright.data.preparation.shards import Shard, shard_path
@@ -18,10 +19,10 @@ class Reader:
     """Reads the documents of shards.
 
     Attributes:
-        text_key: where the text is in a .jsonl row.
+        text_key: where the text is in a .jsonl row of the inputs.
         drops: directory with a NUMBER.drop.npy for each shard, bool [documents], true where one is left out; None
             leaves none out.
-        cleaned: whether cleaning wrote the shards: each row has the place of its document (see ``clean.shards``).
+        cleaned: whether cleaning wrote the shards (see ``clean.rows``).
     """
 
     text_key: str
@@ -33,13 +34,18 @@ class Reader:
 
         Raises:
             DataError: an input cannot be read, or has changed since it was looked through for duplicates.
+            OSError: what cleaning wrote cannot be read.
         """
-        sources = read_shard(shard, self.text_key, tally)
+        sources = self._cleaned(shard, tally) if self.cleaned else read_shard(shard, self.text_key, tally)
         return sources if self.drops is None else _kept(sources, tally, shard_path(self.drops, shard, DROP_SUFFIX))
+
+    def _cleaned(self, shard: Shard, tally: Tally) -> Iterator[Source]:
+        for part in shard.parts:
+            yield from read_rows(part.path, tally)
 
 
 def read_shard(shard: Shard, text_key: str, tally: Tally) -> Iterator[Source]:
-    """Documents of a shard, as ``read_parts`` gives them.
+    """Documents of a shard of the inputs, as ``read_parts`` gives them.
 
     Raises:
         DataError: an input cannot be read, or, told at the end, has changed since the shard was planned.
@@ -80,11 +86,7 @@ class Documents:
         return sum(shard.size for shard in self.shards)
 
 
-def rewritten(shards: Sequence[Shard], paths: Sequence[Path], text_key: str) -> Documents:
-    """The documents of cleaning, which wrote a .jsonl file for each shard; none is too long."""
-    sizes = [path.stat().st_size for path in paths]
-    new = [
-        Shard(shard.number, (Part(path, 0, size, line_bytes=size),), size)
-        for shard, path, size in zip(shards, paths, sizes, strict=True)
-    ]
-    return Documents(new, Reader(text_key, cleaned=True))
+def rewritten(shards: Sequence[Shard], paths: Sequence[Path]) -> Documents:
+    """The documents of cleaning, which wrote a file of rows for each shard."""
+    new = [Shard(shard.number, (Part(path),), path.stat().st_size) for shard, path in zip(shards, paths, strict=True)]
+    return Documents(new, Reader(TEXT_KEY, cleaned=True))

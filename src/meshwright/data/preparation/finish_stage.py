@@ -147,6 +147,6 @@ class Finishing:
             eval=held_out,
             files=self.files,
             dropped=dropped,
-            invalid_utf8=cleaned.invalid_utf8 if cleaned else self.counts.tally.invalid_utf8,
+            invalid_utf8=self.counts.tally.invalid_utf8,
             inputs=tuple(map(shown, self.request.inputs)),
         )

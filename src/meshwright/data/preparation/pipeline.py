@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from meshwright.data.clean.shards import CLEAN_COUNTS, TEXT_KEY, ShardCleaner, text_path
+from meshwright.data.clean.shards import CLEAN_COUNTS, ShardCleaner, text_path
 from meshwright.data.deduplicate.compare import PAIRS
 from meshwright.data.deduplicate.find import Finder
 from meshwright.data.deduplicate.kept import kept_keys
@@ -84,7 +84,7 @@ class Pipeline:
             shards=len(documents.shards),
         )
         yield ShardStage("cleaning", here.clean, CLEAN_COUNTS, documents.shards, cleaner)
-        return rewritten(documents.shards, [text_path(here.clean, shard) for shard in documents.shards], TEXT_KEY)
+        return rewritten(documents.shards, [text_path(here.clean, shard) for shard in documents.shards])
 
     def _deduplication(
         self, documents: Documents, before: Mapping[Path, FileState]
