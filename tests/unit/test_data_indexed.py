@@ -140,7 +140,7 @@ def test_a_process_that_opens_other_files_than_the_first_is_refused(tmp_path: Pa
     body = pickle.dumps(TokenDataset([prefix], 8))
     changed = Path(f"{prefix}.{suffix}")
     os.utime(changed, ns=(0, 0))
-    with pytest.raises(DataError, match=rf"corpus\.{suffix}: has changed since the run opened it"):
+    with pytest.raises(DataError, match=rf"corpus\.{suffix}: has changed since this command began"):
         pickle.loads(body)
 
 

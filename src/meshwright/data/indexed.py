@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.data.errors import DataError
+from meshwright.data.file_state import FileState, check_unchanged, told_if_unreadable
 from meshwright.data.indexed_format import DTYPE_OF_CODE, HEADER, MAGIC, Tokens, bin_path, idx_path, strip_suffix
-from meshwright.data.opened import FileState, check_unchanged, state_of, told_if_unreadable
 
 
 class IndexedDataset:
@@ -43,7 +43,7 @@ class IndexedDataset:
             for path in (self.idx_path, self.bin_path):
                 if not path.is_file():
                     raise DataError(f"{path}: no such file; `meshwright data prepare` writes it")
-            self.states: list[FileState] = [state_of(path) for path in (self.idx_path, self.bin_path)]
+            self.states = [FileState.of(path) for path in (self.idx_path, self.bin_path)]
             self._open_index()
             self._check_dtype(dtype, vocab_size)
             self._open_tokens()
@@ -139,5 +139,5 @@ def _reopen(
     prefix: Path, dtype: npt.DTypeLike | None, vocab_size: int | None, states: Sequence[FileState]
 ) -> IndexedDataset:
     data = IndexedDataset(prefix, dtype=dtype, vocab_size=vocab_size)
-    check_unchanged(states, data.states)
+    check_unchanged(states)
     return data

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.data.errors import DataError
-from meshwright.data.opened import FileState, check_unchanged, state_of, told_if_unreadable
+from meshwright.data.file_state import FileState, check_unchanged, told_if_unreadable
 
 IGNORED = -100
 """The label of a token that is not supervised."""
@@ -99,8 +99,8 @@ class LossMask:
 
     def _open(self, prefix: Path, tokens: int) -> None:
         path = self.path
-        self.state: FileState = state_of(path)
-        size = self.state[1]
+        self.state = FileState.of(path)
+        size = self.state.size
         with open(path, "rb") as file:
             head = file.read(HEADER.size)
         if head[:8] != self.magic:
@@ -138,5 +138,5 @@ class LossMask:
 
 def _reopen(kind: type[LossMask], opened: tuple[Path, int], state: FileState) -> LossMask:
     mask = kind(*opened)
-    check_unchanged([state], [mask.state])
+    check_unchanged([state])
     return mask

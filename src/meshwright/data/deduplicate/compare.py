@@ -17,7 +17,8 @@ from meshwright.data.deduplicate.rows import (
     open_rows,
 )
 from meshwright.data.deduplicate.settings import Deduplication
-from meshwright.data.preparation.shards import FileState, Shard, complete_file, shard_path
+from meshwright.data.file_state import FileState
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 
 PAIRS = ".pairs.npy"
 KEY_BITS = 64

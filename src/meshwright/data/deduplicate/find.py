@@ -19,8 +19,9 @@ from meshwright.data.deduplicate.rows import CHARACTERS, Bools, Int64s, document
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.deduplicate.sign import keys_path
 from meshwright.data.errors import DataError
+from meshwright.data.file_state import FileState, check_unchanged
 from meshwright.data.preparation.documents import DROP_SUFFIX, Reader
-from meshwright.data.preparation.shards import FileState, Shard, check_unchanged, complete_file, shard_path
+from meshwright.data.preparation.shards import Shard, complete_file, shard_path
 
 
 def dropped(directory: Path, shard: Shard) -> Bools:

@@ -10,7 +10,8 @@ import numpy as np
 from meshwright.data.deduplicate.rows import Bools, open_rows, row_count
 from meshwright.data.deduplicate.settings import Deduplication
 from meshwright.data.errors import DataError
-from meshwright.data.preparation.shards import FileState, complete_file, write_json
+from meshwright.data.file_state import FileState
+from meshwright.data.preparation.shards import complete_file, write_json
 
 KEYS_SUFFIX = ".signatures.npy"
 ABOUT_SUFFIX = ".signatures.json"

@@ -13,6 +13,7 @@ from meshwright.data.deduplicate.kept import kept_keys
 from meshwright.data.deduplicate.report import FOUND
 from meshwright.data.deduplicate.sign import KEYS, Signer
 from meshwright.data.errors import DataError
+from meshwright.data.file_state import FileState
 from meshwright.data.indexed_format import dtype_for_vocab
 from meshwright.data.inputs.find import Found
 from meshwright.data.preparation.directories import Directories
@@ -21,7 +22,7 @@ from meshwright.data.preparation.encode import Encoder
 from meshwright.data.preparation.finish_stage import FINISHED, Finishing
 from meshwright.data.preparation.input_groups import group_inputs
 from meshwright.data.preparation.request import Request
-from meshwright.data.preparation.shards import FileState, plan_shards
+from meshwright.data.preparation.shards import plan_shards
 from meshwright.data.preparation.stages import ShardStage, SoleStage, Stage
 from meshwright.data.preparation.tokenize_stage import TOKEN_COUNTS, ShardTokenizer, TokenCounts
 from meshwright.data.preparation.train_stage import TRAINED, TokenizerTraining

@@ -4,13 +4,13 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO
 
 from meshwright.data.corpus import Part, parts_of
-from meshwright.data.errors import DataError
+from meshwright.data.file_state import FileState, check_unchanged
 
 # Small enough for all cores to have some of a small corpus; large enough for few files where there is much.
 SHARD_BYTES, LARGE_SHARD_BYTES = 4 << 20, 16 << 20
@@ -25,7 +25,7 @@ class Shard:
     number: int
     parts: tuple[Part, ...]
     size: int
-    states: tuple["FileState", ...] = ()
+    states: tuple[FileState, ...] = ()
 
     def check_unchanged(self) -> None:
         """Refuse to have read what is not what was planned.
@@ -34,46 +34,6 @@ class Shard:
             DataError: a file is not what it was.
         """
         check_unchanged(self.states)
-
-
-class FileState(NamedTuple):
-    """What tells one file, and one content of it, from others; ``path`` is as it was given, ``file`` without links."""
-
-    path: str
-    file: str
-    size: int
-    changed: int
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        """That of a file.
-
-        Raises:
-            DataError: it cannot be read.
-        """
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-        return cls(str(path), str(path.resolve()), stat.st_size, stat.st_mtime_ns)
-
-    def holds(self) -> bool:
-        """Whether it still is that."""
-        try:
-            return FileState.of(Path(self.path)) == self
-        except DataError:
-            return False
-
-
-def check_unchanged(states: Iterable[FileState]) -> None:
-    """Refuse to have read what is not what was planned.
-
-    Raises:
-        DataError: a file is not what it was.
-    """
-    for state in states:
-        if not state.holds():
-            raise DataError(f"{state.path}: has changed since this command began; run it again")
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:

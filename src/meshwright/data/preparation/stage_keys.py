@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.data.preparation.shards import FileState, shard_bytes
+from meshwright.data.file_state import FileState
+from meshwright.data.preparation.shards import shard_bytes
 
 
 def inputs_key(files: Sequence[Path], text_key: str) -> str:
