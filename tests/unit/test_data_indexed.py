@@ -1,5 +1,6 @@
 """The token store: exact bytes, exact round trip, refusals with file and position."""
 
+import errno
 import os
 import pickle
 import struct
@@ -10,6 +11,7 @@ import pytest
 
 from meshwright.data.dataset import TokenDataset
 from meshwright.data.errors import DataError
+from meshwright.data.file_state import told_if_unreadable
 from meshwright.data.indexed import IndexedDataset
 from meshwright.data.indexed_format import bin_path, dtype_for_vocab, idx_path
 from meshwright.data.indexed_writer import IndexedWriter, write_index
@@ -142,6 +144,13 @@ def test_a_process_that_opens_other_files_than_the_first_is_refused(tmp_path: Pa
     os.utime(changed, ns=(0, 0))
     with pytest.raises(DataError, match=rf"corpus\.{suffix}: has changed since this command began"):
         pickle.loads(body)
+
+
+def test_a_read_that_fails_is_told_with_the_file() -> None:
+    """Unlike that of opening one, the error of reading from a bad disk does not name it."""
+    message = r"^c\.bin: cannot be read: Input/output error$"
+    with pytest.raises(DataError, match=message), told_if_unreadable(Path("c.bin")):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def damaged(prefix: Path, change: str) -> None:

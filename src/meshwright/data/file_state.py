@@ -23,7 +23,7 @@ class FileState(NamedTuple):
         Raises:
             DataError: it cannot be read.
         """
-        with told_if_unreadable():
+        with told_if_unreadable(path):
             stat = path.stat()
         return cls(str(path), str(path.resolve()), stat.st_size, stat.st_mtime_ns)
 
@@ -47,9 +47,9 @@ def check_unchanged(states: Iterable[FileState]) -> None:
 
 
 @contextmanager
-def told_if_unreadable() -> Iterator[None]:
-    """Raise what the system says about a file as DataError."""
+def told_if_unreadable(path: Path) -> Iterator[None]:
+    """Raise what the system says about a file as DataError; ``path`` where it does not name the file itself."""
     try:
         yield
     except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        raise DataError(f"{error.filename or path}: cannot be read: {error.strerror}") from error

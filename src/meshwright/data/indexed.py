@@ -39,7 +39,7 @@ class IndexedDataset:
         self.prefix = strip_suffix(prefix)
         self.bin_path, self.idx_path = bin_path(self.prefix), idx_path(self.prefix)
         self._expected = (dtype, vocab_size)
-        with told_if_unreadable():
+        with told_if_unreadable(self.prefix):
             for path in (self.idx_path, self.bin_path):
                 if not path.is_file():
                     raise DataError(f"{path}: no such file; `meshwright data prepare` writes it")

@@ -94,7 +94,7 @@ class LossMask:
         """
         self.path = Path(f"{prefix}{self.suffix}")
         self._opened = (prefix, tokens)
-        with told_if_unreadable():
+        with told_if_unreadable(self.path):
             self._open(prefix, tokens)
 
     def _open(self, prefix: Path, tokens: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from meshwright.config.schema import DatasetConfig
 from meshwright.data.errors import DataError
+from meshwright.data.file_state import told_if_unreadable
 from meshwright.data.indexed_format import strip_suffix
 from meshwright.data.record import load_record, tokenizer_path
 from meshwright.data.vocabulary.beside import recorded_end
@@ -77,7 +78,5 @@ def _different(first: Path, other: Path) -> DataError:
 
 
 def _sha256(path: Path) -> str:
-    try:
+    with told_if_unreadable(path):
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error

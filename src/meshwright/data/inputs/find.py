@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.data.errors import DataError
+from meshwright.data.file_state import told_if_unreadable
 from meshwright.data.inputs.part import shown
 from meshwright.data.inputs.saved import saved_files
 from meshwright.data.inputs.streams import COMPRESSED, compression_of
@@ -148,10 +149,8 @@ def _identity(path: Path) -> tuple[int, ...]:
     Raises:
         DataError: it is none that can be read.
     """
-    try:
+    with told_if_unreadable(path):
         status = path.stat()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{path}: not a regular file; inputs are read more than once, so write it to one")
     if path.suffix.lower() == TOKENS:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from meshwright.data.errors import DataError
+from meshwright.data.file_state import told_if_unreadable
 
 VERSION = "3.0"
 LENGTH = struct.Struct("<Q")
@@ -72,12 +73,10 @@ def read_header(path: Path) -> Header:
     Raises:
         DataError: not a MindRecord file, of another version, truncated, or with a header that contradicts itself.
     """
-    try:
+    with told_if_unreadable(path):
         size = path.stat().st_size
         with open(path, "rb") as file:
             content = _content(path, size, file)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if (version := content.get("version")) != VERSION:
         raise DataError(f"{path}: MindRecord version {version!r}; only {VERSION!r} is known")
     try:

@@ -51,9 +51,8 @@ def check_inputs_stay(request: Request, files: Sequence[Path]) -> None:
     """
     written = {os.path.realpath(path) for path in output_files(request.prefix)}
     before = [Path(f"{prefix}{suffix}") for prefix in request.corpora_before for suffix in (KEYS_SUFFIX, ABOUT_SUFFIX)]
-    vocabulary = [tokenizer_file(Path(request.tokenizer))] if request.tokenizer else []
-    if _own_tokenizer(request):
-        vocabulary = []
+    own = _own_tokenizer(request)
+    vocabulary = [tokenizer_file(Path(request.tokenizer))] if request.tokenizer and not own else []
     for path in (*files, *vocabulary, *before):
         if os.path.realpath(path) in written:
             raise DataError(f"{path}: is an input, and --output {request.prefix} would replace it; choose another one")
